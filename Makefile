@@ -1,6 +1,6 @@
 # Two commands need nothing but Python 3.10 or newer, node and the package registries:
 #   make demo   the first tutorial, run and printed
-#   make test   everything that can be tested here
+#   make test   the tests, without those that are slow; make test-all runs every test
 # What they install goes into .venv, once; a stamp in it is renewed when pyproject.toml or
 # constraints.txt is newer than it.
 
@@ -29,7 +29,7 @@ LAB_SOURCES := $(wildcard $(LAB)/src/*.ts $(LAB)/style/* $(LAB)/schema/* $(LAB)/
 
 .PHONY: help
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # --- the two commands ---------------------------------------------------------------------------
 
@@ -39,18 +39,24 @@ demo: $(VENV)/.demo ## run the first tutorial and print what its cells show
 	@$(PY) scripts/show_notebook.py $(NOTEBOOK)
 
 .PHONY: test
-test: $(VENV)/.test $(VENV)/.labextension ## every test: runtime, notebooks, packaging, browser
+test: $(VENV)/.tests ## the tests, but for slow ones: runtime, notebooks, packaging, browser
+	@$(if $(ARGS),$(PY) -m pytest $(ARGS),$(PY) scripts/run_tests.py --leave-out slow $$(scripts/system_packages.sh --leave-out))
+
+.PHONY: test-all
+test-all: $(VENV)/.tests ## every test, slow ones too
+	@$(PY) scripts/run_tests.py $$(scripts/system_packages.sh --leave-out) $(ARGS)
+
+# What each run of the tests begins with; no file of this name is written.
+.PHONY: $(VENV)/.tests
+$(VENV)/.tests: $(VENV)/.test $(VENV)/.labextension
 	@scripts/system_packages.sh
 	@$(COMPILE)
 	@echo "== labextension: unit tests"
 	@cd $(LAB) && jlpm test
-	@$(if $(ARGS),$(PY) -m pytest,$(PY) scripts/run_tests.py) $$(scripts/system_packages.sh --markers) $(ARGS)
 
 .PHONY: test-versions
 test-versions: $(VENV)/.test $(VENV)/.labextension ## the wheel, with the newest and the lowest versions of its dependencies
-	@$(PY) scripts/test_versions.py lowest 3.10
-	@$(PY) scripts/test_versions.py newest 3.11
-	@$(PY) scripts/test_versions.py newest 3.14
+	@$(PY) scripts/test_versions.py all
 
 .PHONY: stress
 stress: $(VENV)/.test $(VENV)/.labextension ## ten million messages, their order from twenty seeds, 500 deaths, 100,000 schedules of a link, a million malformed frames a socket
@@ -97,6 +103,10 @@ lab: $(VENV)/.test $(VENV)/.labextension ## JupyterLab on the tutorials
 .PHONY: docs
 docs: $(VENV)/.docs ## the documentation, in build/site; fails on a broken link
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet $(ARGS)
+
+.PHONY: notebooks
+notebooks: $(VENV)/.demo ## execute the tutorials and write their outputs into them
+	@$(PY) scripts/execute_notebooks.py $(ARGS)
 
 .PHONY: wheel
 wheel: $(VENV)/.test ## the wheel, panel included, in dist/

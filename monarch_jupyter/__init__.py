@@ -1,8 +1,8 @@
 """Monarch in a notebook: `%load_ext monarch_jupyter`, then `%monarch -h`.
 
 Each subcommand is a function here too, for programs: `spawn`, `on`, `ls`, `ps`, `show`, `static`,
-`stacks`, `debug`, `stop`, `kill`, `logs`, `update`, `autoreload`, `nested_asyncio`, `attach`,
-`detach`, `reap`, `error`, `doctor`; and `value_grid`, which `show` uses for values.
+`stacks`, `sql`, `debug`, `stop`, `kill`, `logs`, `update`, `autoreload`, `nested_asyncio`,
+`attach`, `detach`, `reap`, `error`, `doctor`; and `value_grid`, which `show` uses for values.
 
 Procs import this package for the actor that runs cells. So this module imports neither IPython nor
 Jupyter, and it imports the module of a function when the function is first used.
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from monarch_jupyter.magics.ps import ps as ps
     from monarch_jupyter.magics.reap import reap as reap
     from monarch_jupyter.magics.show import show as show
+    from monarch_jupyter.magics.sql import sql as sql
     from monarch_jupyter.magics.static import static as static
     from monarch_jupyter.magics.stop import stop as stop
     from monarch_jupyter.magics.update import update as update
@@ -55,6 +56,7 @@ __all__ = [
     "reap",
     "show",
     "spawn",
+    "sql",
     "stacks",
     "static",
     "stop",

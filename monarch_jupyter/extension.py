@@ -24,6 +24,7 @@ from monarch_jupyter.cells.displays import Displays, redirect, share_displays
 from monarch_jupyter.cells.errors import CellErrors, cell_names_of
 from monarch_jupyter.cells.fault_notices import FaultNotices
 from monarch_jupyter.cells.interrupts import InterruptHandler
+from monarch_jupyter.cells.line_views import show_folded_again, show_unfolded
 from monarch_jupyter.cells.output import MOST, OutputRouter
 from monarch_jupyter.cells.progress import Progress
 from monarch_jupyter.cells.registry import Cells
@@ -46,7 +47,6 @@ from monarch_jupyter.page.shared import (
 )
 from monarch_jupyter.rendering.cell_names import share_cell_names
 from monarch_jupyter.rendering.formatters import Formatters
-from monarch_jupyter.rendering.lines import MOST_UNFOLDED, unfolded_html, unfolded_text
 
 if TYPE_CHECKING:
     from monarch_jupyter.protocol.bars import Bar
@@ -110,10 +110,11 @@ class Extension:
             )
             formatters.install()
             undo.callback(formatters.restore)
-            views = StaticViews(self._shell.display_formatter)
+            views = StaticViews(self._shell)
+            views.install()
+            undo.callback(views.restore)
             share_static_views(views)
             undo.callback(share_static_views, None)
-            undo.callback(views.turn, False)
             magic = MonarchMagic(self._shell)
             magic.install()
             undo.callback(magic.restore)
@@ -172,6 +173,7 @@ class Extension:
             origin_now=cells.origin_now,
             overflow=lambda origin: self._show_lines(cells, store, origin),
             unfold=(lambda origin: show_unfolded(cells, store, origin)) if in_page else _nothing,
+            fold_again=lambda origin: show_folded_again(cells, store, origin),
         )
         router.start()
         undo.callback(router.close)
@@ -253,14 +255,6 @@ class Extension:
         self._on("post_run_cell", publisher.wake, undo)
         undo.callback(observe.on_change(lambda _: publisher.wake()))
         undo.callback(PanelLink(publisher, request_handler).close)
-
-
-def show_unfolded(cells: Cells, store: LogStore, origin: int) -> None:
-    """Put the lines of a cell below them, rank by rank, behind a click."""
-    page = store.page(None, cell=origin, page=1, length=MOST_UNFOLDED)
-    if page.lines:
-        bundle = {"text/plain": unfolded_text(page), "text/html": str(unfolded_html(page))}
-        cells.put("unfolded", bundle, origin)
 
 
 def _nothing(origin: int) -> None:

@@ -1,9 +1,13 @@
-"""Run every test of this checkout, in lanes side by side as far as there are cores for that.
+"""Run the tests of this checkout, in lanes side by side as far as there are cores for that.
 
-Runs in: the process of `make test`; a thread runs each lane but the first. What is given goes to
-every pytest: the marker of tests that cannot run here, say. The first lane is shown as it goes, the
-others when all have ended. The tests of the leak guard want a machine without other tests: they
-come last. Ctrl-C ends each pytest in order, since the terminal tells it as well.
+    run_tests.py [--leave-out MARKER]... [PYTEST ARGUMENTS]
+
+`make test-all` runs every test, `make test` leaves out those that are marked `slow`.
+
+Runs in: the process of `make`; a thread runs each lane but the first. Every pytest gets the
+arguments. The first lane is shown as it goes, the others when all have ended. The tests of the leak
+guard want a machine without other tests: they come last. Ctrl-C ends each pytest in order, since
+the terminal tells it as well.
 
 Meshes of eight processes and a browser keep two cores busy: there the first two lanes follow each
 other, which takes half as long again and leaves each test the machine that it was written for. What
@@ -11,6 +15,7 @@ is in the lane beside them is one process at work most of the time, or an emulat
 however long it takes: it has what the others leave.
 """
 
+import argparse
 import os
 import signal
 import subprocess
@@ -99,8 +104,13 @@ def running(
         sys.stdout.writelines(aside)
 
 
-def main(given: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """1 if a test failed in any lane."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--leave-out", action="append", default=[], metavar="MARKER")
+    options, given = parser.parse_known_args(arguments)
+    if options.leave_out:
+        given += ["-m", f"not ({' or '.join(options.leave_out)})"]
     signal.signal(signal.SIGINT, lambda *_: None)  # which no pytest inherits
     failed: list[str] = []
     with running(lane_beside(), given, failed, IN_THE_BACKGROUND):

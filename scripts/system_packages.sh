@@ -2,7 +2,8 @@
 # system_packages.sh: what tests need of the system, when root on a Debian that lacks it: Chromium and a font for the
 #   browser tests, iproute2 and nftables for hosts made of network namespaces, OpenSSH for hosts that are reached by ssh,
 #   QEMU and libibverbs for a machine that has an RDMA card.
-# system_packages.sh --markers: the pytest arguments that leave the browser tests out where there is no Chromium.
+# system_packages.sh --leave-out: the arguments for run_tests.py that leave the browser tests out where there is no
+#   Chromium.
 set -euo pipefail
 
 have_chromium() { command -v chromium >/dev/null; }
@@ -10,8 +11,8 @@ have_hosts() { command -v ip >/dev/null && command -v nft >/dev/null; }
 have_ssh() { command -v ssh >/dev/null && [ -x /usr/sbin/sshd ]; }
 have_machine() { command -v qemu-system-x86_64 >/dev/null && [ -e /etc/libibverbs.d/rxe.driver ] && ldconfig -p | grep -q librdmacm; }
 
-if [ "${1:-}" = --markers ]; then
-  have_chromium || printf '%s' '-m not(browser)'
+if [ "${1:-}" = --leave-out ]; then
+  have_chromium || printf '%s' '--leave-out browser'
   exit
 fi
 have_chromium && have_hosts && have_ssh && have_machine && exit

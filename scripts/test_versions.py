@@ -1,12 +1,15 @@
 """Test the wheel with the newest, or the lowest, versions of all that it depends on.
 
+    python scripts/test_versions.py all               those of ALL, two at a time
     python scripts/test_versions.py newest            this Python, no constraints
     python scripts/test_versions.py lowest 3.10       the lower bounds of pyproject.toml
 
 The wheel is built and installed into an environment of its own, under build/versions, with what the
 tests import. The tests are copied beside it, so that nothing of the checkout is imported. torch is
 installed only where its build for CPUs is at hand, which is the version in constraints.txt for the
-Python that constraints.txt is for; elsewhere the tests that need it are skipped.
+Python that constraints.txt is for; elsewhere the tests that need it are skipped. There `make test`
+runs the rest with the versions of constraints.txt, and a newer Python tests the newest ones, so
+only the tests of torch and numpy are run.
 """
 
 import argparse
@@ -15,9 +18,11 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import tomllib
 
@@ -45,6 +50,15 @@ TESTS = (
     "tests/integration/test_debugging.py",
     "tests/integration/test_errors.py",
 )
+WITH_TORCH = "3.11"
+TESTS_WITH_TORCH = (
+    "tests/unit/wire/pickling",
+    "tests/unit/rdma/test_memory.py",
+    "tests/unit/rdma/weights/test_reshard.py",
+    "tests/integration/test_buffers.py",
+)
+# Lanes side by side; the tests of each version are at work on one core most of the time.
+ALL = ((("newest", "3.14"),), (("lowest", "3.10"), ("newest", WITH_TORCH)))
 REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)>=(?P<lowest>[\w.]+)[^;]*(?P<marker>;.*)?")
 
 
@@ -115,14 +129,39 @@ def make_environment(folder: Path, python: str, kind: str, with_torch: bool) -> 
     return inside
 
 
+def run_all() -> int:
+    """Test each of ALL. The output of the first lane is shown as it comes, of others at the end."""
+    built_wheel()
+    statuses: list[int] = []
+
+    def run(lane: Sequence[tuple[str, str]], out: IO[str] | None) -> None:
+        for kind, version in lane:
+            print(f"== the wheel with the {kind} versions, Python {version}", file=out, flush=True)
+            test = [sys.executable, __file__, kind, version]
+            done = subprocess.run(test, stdout=out, stderr=subprocess.STDOUT, check=False)
+            statuses.append(done.returncode)
+
+    first, second = ALL
+    with tempfile.TemporaryFile("w+") as aside:
+        thread = threading.Thread(target=run, args=(second, aside))
+        thread.start()
+        run(first, None)
+        thread.join()
+        aside.seek(0)
+        sys.stdout.writelines(aside)
+    return max(statuses)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("kind", choices=("newest", "lowest"))
+    parser.add_argument("kind", choices=("all", "newest", "lowest"))
     parser.add_argument("version", nargs="?", default="{}.{}".format(*sys.version_info))
     parser.add_argument("arguments", nargs="*", help="for pytest, in place of the usual tests")
     options = parser.parse_args()
+    if options.kind == "all":
+        return run_all()
     folder = FOLDER / f"{options.kind}-{options.version}"
-    with_torch = options.version == "3.11"
+    with_torch = options.version == WITH_TORCH
     inside = make_environment(folder, interpreter(options.version), options.kind, with_torch)
     place = folder / "checkout"
     place.mkdir()
@@ -133,7 +172,8 @@ def main() -> int:
         else:
             shutil.copy(source, place)
     pytest = [inside, "-m", "pytest", "-p", "no:nbmake", "-q", "--timeout=900"]
-    tests = options.arguments or TESTS
+    usual = TESTS_WITH_TORCH if with_torch and options.kind == "newest" else TESTS
+    tests = options.arguments or usual
     # Ranks and kernels that the tests start import `tests` as well.
     environment = {**os.environ, "PYTHONPATH": str(place)}
     return subprocess.run([*pytest, *tests], cwd=place, env=environment, check=False).returncode

@@ -160,6 +160,12 @@ class Faults:
         """The next fault; waits for it."""
         return self._told.get(timeout=timeout)
 
+    def take_ranks(self, ranks: set[int]) -> None:
+        """Take faults until each of these ranks was in one."""
+        missing = set(ranks)
+        while missing:
+            missing -= {failure.rank for failure in self.take().failures}
+
     def untaken(self) -> list[MeshFailure]:
         """What nobody took."""
         return [self._told.get() for _ in range(self._told.qsize())]

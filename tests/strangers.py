@@ -56,7 +56,7 @@ class Caller:
     def all_was_heard(self) -> None:
         """What was said by now has been taken, in order."""
         self.links.probe(self.site)
-        while self.links.link_to(self.site).unsaid:
+        while self.links.link_to(self.site).unacknowledged:
             self.links.wait(0.1)
 
 

@@ -7,8 +7,18 @@ from collections.abc import MutableMapping
 from typing import cast
 
 from monarch import observe
-from monarch.actor import ActorMesh, MeshStoppedError, ProcMesh, SupervisionError, ValueMesh
+from monarch.actor import (
+    ActorMesh,
+    Future,
+    MeshStoppedError,
+    ProcMesh,
+    SupervisionError,
+    ValueMesh,
+)
+from monarch_jupyter.actions.cell_data import CellData, seconds
 from monarch_jupyter.cells.displays import shared_displays
+from monarch_jupyter.errors import CommandError
+from monarch_jupyter.meshes.rank_names import name_ranks
 from monarch_jupyter.meshes.registry import as_spawned, find_mesh, places_of
 from monarch_jupyter.meshes.selection import MeshSelection, parse_selection
 from monarch_jupyter.meshes.survivors import surviving_slice
@@ -17,6 +27,7 @@ from monarch_jupyter.rendering.source_lines import rank_cell_filename
 from monarch_jupyter.rendering.values import readable_values
 
 ACTOR_NAME = "cells"
+_NO_DATA = CellData()
 
 _NOTEBOOKS_OWN = (
     " on a rank: magics and ! are the notebook's own; subprocess.run(...) runs a command there"
@@ -27,12 +38,15 @@ _cells: dict[tuple[str, str], ActorMesh] = {}
 _counted = 0
 
 
-def on(mesh: ProcMesh | str, source: str, *, number: int | None = None) -> ValueMesh[object] | None:
+def on(
+    mesh: ProcMesh | str, source: str, *, number: int | None = None, timeout: float | None = None
+) -> ValueMesh[object] | None:
     """Run `source` on every rank of a mesh, or of `"workers[gpus=0:4]"`, and wait for all of them.
 
-    The source runs in a namespace that the ranks keep for later cells; it has `rank` and `point`.
-    Returns the values of the last line by rank, or None if that line is not an expression, ends in
-    `;`, or is None everywhere. Tracebacks call the cell by `number`.
+    The source runs in a namespace that the ranks keep for later cells; it has `rank` and `point`,
+    and names that `ProcMesh.push` has bound. Returns the values of the last line by rank, or None
+    if that line is not an expression, ends in `;`, or is None everywhere. Tracebacks call the cell
+    by `number`. After `timeout` seconds it is cancelled on the ranks that still run it.
 
     Raises:
         CommandError: there is no such mesh, dim or rank.
@@ -42,13 +56,18 @@ def on(mesh: ProcMesh | str, source: str, *, number: int | None = None) -> Value
     global _counted
     _counted += 1
     number = _counted if number is None else number
+    data = CellData(timeout=None if timeout is None else seconds("timeout", timeout))
     if isinstance(mesh, str):
-        return run_on(parse_selection(mesh), {}, source, number)
-    return run_on(MeshSelection(mesh.name, {}), {mesh.name: mesh}, source, number)
+        return run_on(parse_selection(mesh), {}, source, number, data)
+    return run_on(MeshSelection(mesh.name, {}), {mesh.name: mesh}, source, number, data)
 
 
 def run_on(
-    selection: MeshSelection, namespace: MutableMapping[str, object], cell: str, number: int
+    selection: MeshSelection,
+    namespace: MutableMapping[str, object],
+    cell: str,
+    number: int,
+    data: CellData = _NO_DATA,
 ) -> ValueMesh[object] | None:
     mesh = find_mesh(selection.name, namespace)
     selection.check(mesh.sizes)
@@ -64,14 +83,39 @@ def run_on(
         if (error.text or "").lstrip().startswith(("!", "%")):
             error.msg += _NOTEBOOKS_OWN
         raise
+    part = mesh.slice(**selection.dims) if selection.dims else mesh
+    data.send(part, namespace)
     cells = _cells_on(mesh, selection)
     displays = shared_displays()
     try:
-        values: ValueMesh[object] = cells.run.call(source, filename).get()
+        values = _answer(cells.run.call(source, filename), selection, data.timeout)
     finally:
         if displays is not None:
             displays.flush()
+    data.fetch(part, namespace)
     return None if all(value is None for value in readable_values(values)) else values
+
+
+def _answer(
+    future: Future[ValueMesh[object]], selection: MeshSelection, timeout: float | None
+) -> ValueMesh[object]:
+    """The values of the cell.
+
+    Raises:
+        CommandError: some ranks have not run it in time; they were told to cancel it.
+    """
+    try:
+        return future.get(timeout)
+    except TimeoutError:
+        call = observe.call_of(future)
+        if call is None or not call.owing:
+            raise
+        observe.cancel_calls([call])
+        where = name_ranks(call.owing) or "its one rank"
+        raise CommandError(
+            f"the cell has not ended within {timeout:g} s on {where} of {selection.name}, and is "
+            "cancelled there"
+        ) from None
 
 
 def _cells_on(mesh: ProcMesh, selection: MeshSelection) -> ActorMesh:

@@ -20,11 +20,12 @@ from monarch import observe
 from monarch.actor import ActorMesh, Channel, Future, Port, PortReceiver, ProcMesh, SupervisionError
 from monarch.observe import OutputLine
 from monarch_jupyter.cells import output
-from monarch_jupyter.cells.output import ranks_of, tag
+from monarch_jupyter.cells.output import ranks_of
 from monarch_jupyter.lines.folding import Fold, OutputFolder
 from monarch_jupyter.ranks.display import Bundle, Redirected, Route
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html
+from monarch_jupyter.rendering.lines import fold_tag
 
 Rank = tuple[str, str, int, dict[str, int]]
 """The name and the uid of its mesh, its number and its point."""
@@ -165,7 +166,7 @@ class Displays:
         if shown < MOST:
             self._shown[fold.origin] = shown + 1
             self._pace.spend(len(fold.text))
-            where = tag(fold, several).strip("[]")
+            where = fold_tag(fold, several).strip("[]")
             self._show(dict(tagged(where, bundle)), fold.origin)
             return
         text = bundle["text/plain"]

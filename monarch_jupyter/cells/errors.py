@@ -32,6 +32,7 @@ from monarch_jupyter.cells.tracebacks import (
     without_runtime,
 )
 from monarch_jupyter.rendering.failures import (
+    cell_selection,
     died_in_cell,
     entry_lines,
     is_rank_cell,
@@ -223,16 +224,17 @@ def _notebook_name_hints(
     error: ActorError | SupervisionError, names: Container[str]
 ) -> Iterator[str]:
     """Hints for names of the notebook that a cell on ranks used."""
-    matches = (
-        _NO_NAME.match(failure.message)
-        for failure in error.failures
-        if failure.exception_type == "NameError" and is_rank_cell(failure)
-    )
-    for name in dict.fromkeys(match[1] for match in matches if match and match[1] in names):
-        yield (
-            f"{name!r} is a variable of the notebook, and ranks have their own: assign it in a "
-            "cell on them, or pass it to an endpoint\n"
-        )
+    found: dict[str, str] = {}  # the ranks, by name of the variable
+    for failure in error.failures:
+        match = _NO_NAME.match(failure.message)
+        if match and failure.exception_type == "NameError" and is_rank_cell(failure):
+            found.setdefault(match[1], cell_selection(failure))
+    for name, where in found.items():
+        if name in names:
+            yield (
+                f"{name!r} is a variable of the notebook, and ranks have their own; to send it:\n"
+                f"%%monarch on {where} --push {name}\n"
+            )
 
 
 def cell_names_of(shell: Any) -> CellNames:

@@ -16,7 +16,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
@@ -208,12 +208,13 @@ def offer_text(left: Sequence[OpenCall]) -> str:
 
 
 def one_per_endpoint(calls: Iterable[OpenCall]) -> list[OpenCall]:
-    """One call for each endpoint of a mesh that was called: with the most ranks of those."""
+    """One call for each endpoint of a mesh that was called: with the ranks of all of them."""
     found: dict[tuple[str, str, str], OpenCall] = {}
     for call in calls:
         key = (call.mesh_uid, call.actor, call.endpoint)
-        if key not in found or unanswered(call) > unanswered(found[key]):
-            found[key] = call
+        before = found[key].owing if key in found else ()
+        points = {tuple(point.items()): point for point in (*before, *call.owing)}
+        found[key] = replace(call, owing=tuple(points.values()))
     return list(found.values())
 
 
@@ -223,8 +224,11 @@ def unanswered(call: OpenCall) -> int:
 
 
 def call_name(call: OpenCall) -> str:
-    """`Trainer.step`, or `the cell` for a cell on ranks."""
-    return "the cell" if is_cell(call) else f"{call.actor_class}.{call.endpoint}"
+    """`Trainer.step`, or `the cell` for a cell on ranks, or `the map`."""
+    if is_cell(call):
+        return "the cell"
+    is_map = (call.actor_class, call.endpoint) == ("Map", "run")
+    return "the map" if is_map else f"{call.actor_class}.{call.endpoint}"
 
 
 def is_cell(call: OpenCall) -> bool:

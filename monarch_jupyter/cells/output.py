@@ -23,13 +23,12 @@ from monarch.observe import OutputLine
 from monarch_jupyter.lines.folding import Fold, OutputFolder
 from monarch_jupyter.lines.log_store import LogStore
 from monarch_jupyter.lines.rewritten import UnfinishedLines
-from monarch_jupyter.meshes.rank_names import name_ranks
-from monarch_jupyter.rendering.lines import reset_colours
+from monarch_jupyter.rendering.lines import fold_tag, reset_colours
 
 HOLD = 0.15
 """Seconds that a line waits for equal lines; longer folds more, but shows lines later."""
 FLUSH_TIMEOUT = 5.0
-MOST = 2000
+MOST = 200
 """Lines that one cell shows; a page with many more is slow to scroll, and slow to load again."""
 
 
@@ -83,6 +82,7 @@ class OutputRouter:
         origin_now: Callable[[], int] = lambda: 0,
         overflow: Callable[[int], None] = lambda origin: None,
         unfold: Callable[[int], None] = lambda origin: None,
+        fold_again: Callable[[int], None] = lambda origin: None,
     ) -> None:
         """`most`: the number of lines that a cell shows, or None; `origin_now`: the current cell.
 
@@ -96,6 +96,7 @@ class OutputRouter:
         self._origin_now = origin_now
         self._overflow = overflow
         self._unfold = unfold
+        self._fold_again = fold_again
         # Origins with lines folded since they were last unfolded, and origins of ended cells: an
         # unfolded view of a running cell would close at each update.
         self._folded: set[int] = set()
@@ -105,6 +106,7 @@ class OutputRouter:
         self._shown: dict[int, int] = {}
         self._hidden: dict[int, tuple[int, str]] = {}
         self._hidden_news: set[int] = set()
+        self._to_fold_again: set[int] = set()
         self._overflown: set[int] = set()
         # Lines of ranks, a notice, the end of a cell, or a function to call once everything before
         # it is written; None ends the thread.
@@ -200,13 +202,14 @@ class OutputRouter:
         self._unfinished.end(mesh.uid for mesh in observe.meshes())
         several = len(observe.meshes()) > 1
         for origin, folds in self._unfinished.take_changed().items():
-            lines = [f"{tag(fold, several)} {fold.text}" for fold in folds]
+            lines = [f"{fold_tag(fold, several)} {fold.text}" for fold in folds]
             self._target.show("unfinished", "\n".join(lines), origin)
         for origin in sorted(self._hidden_news):
             self._target.show("hidden", hidden_text(*self._hidden[origin]), origin)
             if origin not in self._overflown:
                 self._overflown.add(origin)
                 self._overflow(origin)
+        self._to_fold_again |= self._hidden_news
         self._hidden_news.clear()
         self._unfold_ended()
 
@@ -216,6 +219,9 @@ class OutputRouter:
             # A cell above its limit has a view of all lines, which unfolds them itself.
             if origin not in self._overflown:
                 self._unfold(origin)
+        for origin in sorted(self._to_fold_again & self._ended):
+            self._to_fold_again.discard(origin)
+            self._fold_again(origin)
 
     def _write(self, folds: Sequence[Fold]) -> None:
         several = len(observe.meshes()) > 1 if folds else False
@@ -223,7 +229,7 @@ class OutputRouter:
         pending: list[str] = []
         for number, fold in enumerate(folds):
             if self._may_show(fold):
-                pending.append(f"{tag(fold, several)} {reset_colours(fold.text)}\n")
+                pending.append(f"{fold_tag(fold, several)} {reset_colours(fold.text)}\n")
                 if len(fold.points) > 1:
                     self._folded.add(fold.origin)
             after = folds[number + 1] if number + 1 < len(folds) else None
@@ -260,13 +266,6 @@ def hidden_text(number: int, mesh: str) -> str:
     return (
         f"monarch: {number:,} more lines are not shown here; `%monarch logs {mesh}` has every one"
     )
-
-
-def tag(fold: Fold, several: bool) -> str:
-    """`[gpus=0..7]`, with the name of the mesh if several live."""
-    ranks = name_ranks(fold.points)
-    named = fold.mesh if several or not ranks else ""
-    return f"[{' '.join(part for part in (named, ranks) if part)}]"
 
 
 def ranks_of(mesh_uid: str) -> int | None:

@@ -135,9 +135,11 @@ class _CellProgress:
         calls = observe.open_calls(self._since)
         starting = [one for one in observe.starting() if one.uid not in self._others]
         pulls = observe.open_pulls()
-        keys = keys_of(calls, starting, pulls)
+        # A map of an earlier cell counts if this cell takes its results.
+        maps = [one for one in observe.open_maps() if one.number > self._since or one.awaited]
+        keys = keys_of(calls, starting, pulls, maps)
         self._began = {key: self._began.get(key, now) for key in keys}
-        bars = bars_of(calls, starting, self._began, now, pulls)
+        bars = bars_of(calls, starting, self._began, now, pulls, maps)
         if not bars:
             self.end()
             return

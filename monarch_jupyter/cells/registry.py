@@ -11,6 +11,8 @@ import uuid
 from collections import OrderedDict
 from typing import Any
 
+from monarch_jupyter.cells.static_views import WIDGET, leave_out_widget, shared_static_views
+
 REMEMBERED = 1000
 """Number of cells that still take output; that of older ones goes to the newest cell."""
 
@@ -91,6 +93,10 @@ class Cells:
     ) -> None:
         """Show a mime bundle in that cell."""
         self._go_to(origin)
+        views = shared_static_views()
+        if WIDGET in data and views is not None and views.on:
+            data = dict(data)
+            leave_out_widget(data)
         transient = {"display_id": display_id} if display_id else {}
         self._shell.display_pub.publish(data, metadata or {}, transient=transient, update=update)
 

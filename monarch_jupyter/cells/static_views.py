@@ -1,7 +1,7 @@
 """Views as plain HTML, for exports and readers without a kernel.
 
 A widget in a saved notebook stays empty wherever its JavaScript or its state is missing, and
-nbconvert prefers it to the HTML beside it. So exports leave the widget out.
+nbconvert prefers it to the HTML beside it. So what is exported has no widget in it.
 """
 
 from __future__ import annotations
@@ -15,28 +15,50 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 class StaticViews:
-    """In one shell: while turned on, nothing is shown as a widget that has HTML beside it."""
+    """Decides, for one shell, whether views are shown as widgets or as the HTML beside them.
 
-    def __init__(self, display_formatter: Any) -> None:
-        self._formatter = display_formatter
-        self.on = False
+    Unless the user decides, the front end does. A front end that takes no input has nobody before
+    it: nbconvert, nbclient and papermill execute notebooks that way. Their outputs are read later,
+    without a kernel, so views are plain HTML there.
+    """
 
-    def turn(self, on: bool) -> None:
-        """On or off. Idempotent; off leaves the shell as it was."""
-        if on == self.on:
-            return
-        self.on = on
-        if on:
-            whole = self._formatter.format
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._formatter = shell.display_formatter
+        self._chosen: bool | None = None
 
-            def format_without_widgets(*args: Any, **kwargs: Any) -> Any:
-                data, metadata = whole(*args, **kwargs)
+    @property
+    def on(self) -> bool:
+        """Whether views are plain HTML now."""
+        return _is_headless(self._shell) if self._chosen is None else self._chosen
+
+    def turn(self, on: bool | None) -> None:
+        """Turn plain HTML on or off, or leave the choice to the front end (None)."""
+        self._chosen = on
+
+    def install(self) -> None:
+        """Leave widgets out of all that the shell formats, while plain HTML is on."""
+        whole = self._formatter.format
+
+        def format_without_widgets(*args: Any, **kwargs: Any) -> Any:
+            data, metadata = whole(*args, **kwargs)
+            if WIDGET in data and self.on:
                 leave_out_widget(data)
-                return data, metadata
+            return data, metadata
 
-            self._formatter.format = format_without_widgets
-        else:
-            del self._formatter.format  # the method of the class shows again
+        self._formatter.format = format_without_widgets
+
+    def restore(self) -> None:
+        """Leave the shell as it was before `install`."""
+        del self._formatter.format  # the method of the class shows again
+
+
+def _is_headless(shell: Any) -> bool:
+    kernel = getattr(shell, "kernel", None)
+    if kernel is None:
+        return False
+    request: Any = kernel.get_parent("shell") or {}
+    return request.get("content", {}).get("allow_stdin") is False
 
 
 def leave_out_widget(data: MutableMapping[str, Any]) -> bool:

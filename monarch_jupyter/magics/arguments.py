@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from monarch_jupyter.errors import CommandError, did_you_mean
@@ -14,13 +14,15 @@ class Option:
     """One option of a command.
 
     `takes` names its value in the help (`None`: the option is a switch). A `repeated` option may
-    be given several times.
+    be given several times. `complete` gives the possible values, from the notebook's variables; the
+    value may be several of them with commas in between.
     """
 
     name: str
     help: str
     takes: str | None = None
     repeated: bool = False
+    complete: Callable[[Mapping[str, object]], list[str]] | None = None
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ class Command:
 
     `run` returns the value of the magic, or None to show nothing. `complete` gives the possible
     next words, from the words before that are not options and the notebook's variables; options
-    complete without it. `takes_cell` says whether the command is a magic of a whole cell.
+    complete without it. `takes_cell` says whether the command is a magic of a whole cell. A
+    `verbatim` command gets all words as positionals, and reads options itself.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Command:
     options: tuple[Option, ...] = ()
     examples: tuple[str, ...] = ()
     takes_cell: bool = False
+    verbatim: bool = False
     complete: Callable[[Sequence[str], MutableMapping[str, object]], list[str]] = field(
         default=lambda words, namespace: []
     )

@@ -1,4 +1,4 @@
-"""Completion of words after `%monarch`, and of the dims of a mesh in a line of code.
+"""Completion of words after `%monarch`, of queries, and of the dims of a mesh in a line of code.
 
 Runs in: the kernel, as one of IPython's matchers. It looks names up and evaluates nothing.
 """
@@ -6,14 +6,16 @@ Runs in: the kernel, as one of IPython's matchers. It looks names up and evaluat
 from __future__ import annotations
 
 import re
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, cast
 
 from IPython.core import completer
 
 from monarch.actor import ActorMesh, HostMesh, ProcMesh, ValueMesh
+from monarch.observe import query_tables
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.arguments import Option
+from monarch_jupyter.magics.sql_completion import complete_sql
 from monarch_jupyter.magics.table import COMMANDS
 from monarch_jupyter.meshes.registry import find_mesh
 
@@ -52,7 +54,11 @@ class Completion:
     def _match(self, context: Any) -> dict[str, Any]:
         text, namespace = context.text_until_cursor, self._shell.user_ns
         found = complete_magic(text, namespace)
-        # A line of the magic has no Python in it; a line of code may want both.
+        if found is None:
+            before = context.full_text.split("\n")[: context.cursor_line]
+            cursor = sum(len(line) + 1 for line in before) + context.cursor_position
+            found = complete_sql(context.full_text, cursor, query_tables())
+        # A line of the magic, and a query, have no Python in them; a line of code may want both.
         ours = found is not None
         begun, words = found or complete_dims(text, namespace) or ("", [])
         return {
@@ -78,7 +84,11 @@ def complete_line(text: str, namespace: MutableMapping[str, object]) -> Completi
         return _dims_after(inside["inside"], _sizes_by_name(inside["name"], namespace))
     words = text.split()
     begun = words.pop() if words and not text.endswith((" ", "\t")) else ""
-    if not words:
+    option = _option_of_value(words, begun)
+    if option is not None:
+        begun = re.split("[,=]", begun)[-1]
+        known = [] if option.complete is None else option.complete(namespace)
+    elif not words:
         known = [*COMMANDS, "-h"]
     elif words[0] in COMMANDS:
         known = _next_words(words[0], words[1:], namespace)
@@ -92,6 +102,30 @@ def _next_words(
 ) -> list[str]:
     command = COMMANDS[name]
     options = {option.name: option for option in command.options}
+    plain, _ = _sorted_words(options, words)
+    left = [
+        name
+        for name, option in options.items()
+        if option.repeated or not any(word.partition("=")[0] == name for word in words)
+    ]
+    return [*command.complete(plain, namespace), *left, "-h"]
+
+
+def _option_of_value(words: Sequence[str], begun: str) -> Option | None:
+    """The option whose value is being typed, if one is."""
+    if not words or words[0] not in COMMANDS:
+        return None
+    options = {option.name: option for option in COMMANDS[words[0]].options}
+    name, equals, _ = begun.partition("=")
+    if equals and name in options:
+        return options[name]
+    return _sorted_words(options, words[1:])[1]
+
+
+def _sorted_words(
+    options: Mapping[str, Option], words: Sequence[str]
+) -> tuple[list[str], Option | None]:
+    """The words that belong to no option, and the option whose value comes next, if one does."""
     plain: list[str] = []
     value_of: Option | None = None
     for word in words:
@@ -102,14 +136,7 @@ def _next_words(
             value_of = option if option.takes is not None and "=" not in word else None
         else:
             plain.append(word)
-    if value_of is not None:
-        return []  # the value of an option has no known completions
-    left = [
-        name
-        for name, option in options.items()
-        if option.repeated or not any(word.partition("=")[0] == name for word in words)
-    ]
-    return [*command.complete(plain, namespace), *left, "-h"]
+    return plain, value_of
 
 
 def complete_dims(text: str, namespace: MutableMapping[str, object]) -> Completions | None:

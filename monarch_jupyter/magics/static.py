@@ -11,9 +11,12 @@ from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.command import Command, Invocation
 from monarch_jupyter.rendering.units import count
 
+# `auto` shows plain HTML where a program executes the notebook, and live views elsewhere.
+_CHOICES: dict[str, bool | None] = {"on": True, "off": False, "auto": None}
+
 
 def static(what: bool | str | Path) -> Path | None:
-    """Show views as plain HTML from now on (`True`), or live again (`False`).
+    """Show views as plain HTML from now on (`True`), or live (`False`).
 
     Given a path, write a copy of that saved notebook beside it, with HTML in the place of widgets,
     and return the path of the copy.
@@ -24,7 +27,7 @@ def static(what: bool | str | Path) -> Path | None:
     return _copied(what)[0] if isinstance(what, str | Path) else _turn(what)
 
 
-def _turn(on: bool) -> None:
+def _turn(on: bool | None) -> None:
     views = shared_static_views()
     if views is None:
         raise CommandError("static is for notebooks: %load_ext monarch_jupyter first")
@@ -42,13 +45,13 @@ def _copied(path: str | Path) -> tuple[Path, int]:
 def _run(invocation: Invocation) -> None:
     words = invocation.arguments.positionals
     if len(words) > 1:
-        raise CommandError("static takes on, off, or one saved notebook")
-    if words and words[0] not in ("on", "off"):
+        raise CommandError("static takes on, off, auto, or one saved notebook")
+    if words and words[0] not in _CHOICES:
         copy, number = _copied(words[0])
         sys.stdout.write(f"wrote {copy}: {count(number, 'view')} shown as plain HTML\n")
         return
     if words:
-        static(words[0] == "on")
+        _turn(_CHOICES[words[0]])
     views = shared_static_views()
     on = views is not None and views.on
     sys.stdout.write(f"views are {'plain HTML, which exports keep' if on else 'live'}\n")
@@ -56,12 +59,12 @@ def _run(invocation: Invocation) -> None:
 
 def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> list[str]:
     notebooks = [str(path) for path in sorted(Path.cwd().glob("*.ipynb"))]
-    return [] if words else ["on", "off", *(Path(one).name for one in notebooks)]
+    return [] if words else [*_CHOICES, *(Path(one).name for one in notebooks)]
 
 
 COMMAND = Command(
     name="static",
-    usage="static [on | off | NOTEBOOK.ipynb]",
+    usage="static [on | off | auto | NOTEBOOK.ipynb]",
     summary="show views as plain HTML, which exports keep; or copy a saved notebook that way",
     run=_run,
     examples=("%monarch static on", "%monarch static report.ipynb"),

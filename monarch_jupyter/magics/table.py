@@ -21,12 +21,14 @@ from monarch_jupyter.magics import (
     reap,
     show,
     spawn,
+    sql,
     stacks,
     static,
     stop,
+    torchrun,
     update,
 )
-from monarch_jupyter.magics.arguments import parse_arguments, split_words
+from monarch_jupyter.magics.arguments import Arguments, parse_arguments, split_words
 from monarch_jupyter.magics.command import Command, Invocation
 from monarch_jupyter.meshes.registry import mesh_names
 
@@ -40,7 +42,9 @@ COMMANDS: dict[str, Command] = {
         show.COMMAND,
         static.COMMAND,
         stacks.COMMAND,
+        sql.COMMAND,
         debug.COMMAND,
+        torchrun.COMMAND,
         stop.COMMAND,
         kill.COMMAND,
         logs.COMMAND,
@@ -84,12 +88,16 @@ def run_line(
             near = f", but a mesh; did you mean '{whole}'?"
         remedy = near or f"; there are {', '.join(COMMANDS)}"
         raise CommandError(f"monarch has no subcommand '{name}'{remedy}")
-    if "-h" in rest or "--help" in rest:
+    if {"-h", "--help"}.intersection(rest[:1] if command.verbatim else rest):
         say(command.help())
         return None
     if cell is not None and not command.takes_cell:
         raise CommandError(f"{name} takes no cell: write %monarch {name}, with a single %")
-    arguments = parse_arguments(name, rest, command.options)
+    arguments = (
+        Arguments(tuple(rest), {})
+        if command.verbatim
+        else parse_arguments(name, rest, command.options)
+    )
     return command.run(Invocation(arguments, namespace, cell, number))
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from monarch.observe import OpenCall, OpenPull, StartingMesh
+from monarch.observe import OpenCall, OpenMap, OpenPull, StartingMesh
 from monarch_jupyter.meshes.rank_names import name_ranks
 from monarch_jupyter.protocol.messages import BarMessage, BarsDeltaMessage, BarsMessage
 from monarch_jupyter.rendering import html
@@ -49,12 +49,16 @@ class Bar:
 
 
 def keys_of(
-    calls: Sequence[OpenCall], starting: Sequence[StartingMesh], pulls: Sequence[OpenPull] = ()
+    calls: Sequence[OpenCall],
+    starting: Sequence[StartingMesh],
+    pulls: Sequence[OpenPull] = (),
+    maps: Sequence[OpenMap] = (),
 ) -> list[str]:
     """The keys of pieces of work."""
     return [
         *(f"mesh {one.uid}" for one in starting),
         *(f"pull {one.number}" for one in pulls),
+        *(f"map {one.number}" for one in maps),
         *(f"call {one.number}" for one in calls),
     ]
 
@@ -65,6 +69,7 @@ def bars_of(
     began: Mapping[str, float],
     now: float,
     pulls: Sequence[OpenPull] = (),
+    maps: Sequence[OpenMap] = (),
 ) -> list[Bar]:
     """The bars of work that is under way for long; `began` is when each was first seen.
 
@@ -81,7 +86,15 @@ def bars_of(
         for one in pulls
         if (since := began.get(key := f"pull {one.number}", now)) <= now - AFTER and one.size >> 20
     ]  # fmt: skip
+    bars += [
+        Bar(key, one.function, one.done, one.total, ("item", "items"), name_ranks(one.late), since)
+        for one in maps
+        if (since := began.get(key := f"map {one.number}", now)) <= now - AFTER and one.progress
+    ]
+    of_maps = {number for one in maps for number in one.calls}
     for call in calls:
+        if call.number in of_maps:
+            continue
         key = f"call {call.number}"
         since = began.get(key, now)
         if since > now - AFTER or len(bars) >= MOST:

@@ -14,7 +14,12 @@ from monarch.observe import failures_by_place, fold_failures, other_failures_tex
 from monarch_jupyter.meshes.rank_names import name_ranks
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html
-from monarch_jupyter.rendering.source_lines import CellNames, Place, rank_cell_mesh, story_lines
+from monarch_jupyter.rendering.source_lines import (
+    CellNames,
+    Place,
+    rank_cell_selection,
+    story_lines,
+)
 
 STDERR_LINES = 8
 _CELL_ACTOR = "Cell"
@@ -57,11 +62,15 @@ def died_in_cell(failure: RankFailure) -> bool:
     return failure.death is not None and failure.death.endpoint == _CELL_RUN
 
 
+def cell_selection(failure: RankFailure) -> str:
+    """The ranks that a cell ran on, as the cell named them."""
+    found = (rank_cell_selection(frame.filename) for frame in failure.frames)
+    return next((text for text in found if text), failure.mesh_name)
+
+
 def _cell_place(failure: RankFailure) -> str:
     """The rank, named by its mesh and not by the mesh of cell runners."""
-    names = (rank_cell_mesh(frame.filename) for frame in failure.frames)
-    mesh = next((name for name in names if name), failure.mesh_name)
-    return replace(failure, mesh_name=mesh).where
+    return replace(failure, mesh_name=cell_selection(failure).partition("[")[0]).where
 
 
 def entry_lines(groups: Sequence[Sequence[RankFailure]], cell_names: CellNames) -> list[str]:

@@ -21,7 +21,7 @@ from monarch.actor import (
     ValueMesh,
 )
 from monarch.debug import WaitingRanks
-from monarch.observe import MeshSnapshot, MeshStacks, Metrics, Stacks
+from monarch.observe import MeshSnapshot, MeshStacks, Metrics, QueryResult, Stacks
 from monarch.session import AttachedSession
 from monarch_jupyter.meshes.rank_names import name_ranks
 from monarch_jupyter.rendering import html
@@ -31,6 +31,7 @@ from monarch_jupyter.rendering.futures import future_html, future_text
 from monarch_jupyter.rendering.html import Html
 from monarch_jupyter.rendering.meshes import mesh_html, mesh_text
 from monarch_jupyter.rendering.metrics import endpoints_html, endpoints_text
+from monarch_jupyter.rendering.query import query_html, query_text
 from monarch_jupyter.rendering.records import (
     error_html,
     is_record,
@@ -87,6 +88,7 @@ class Formatters:
         )
         self._register(MeshSnapshot, mesh_text, mesh_html)
         self._register(Metrics, _metrics_text, _metrics_html)
+        self._register(QueryResult, query_text, query_html)
         self._register(AttachedSession, attached_text, attached_html)
         self._register(
             WaitingRanks,
@@ -156,8 +158,8 @@ class Formatters:
 
 
 PICTURED = (
-    ProcMesh, ActorMesh, HostMesh, ValueMesh, Future, MeshSnapshot, Metrics, Stacks, MeshStacks,
-    AttachedSession, MeshFailure, RankFailure, ActorError, SupervisionError,
+    ProcMesh, ActorMesh, HostMesh, ValueMesh, Future, MeshSnapshot, Metrics, QueryResult, Stacks,
+    MeshStacks, AttachedSession, MeshFailure, RankFailure, ActorError, SupervisionError,
 )  # fmt: skip
 """Classes that have their own representation."""
 

@@ -7,7 +7,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from monarch_jupyter.meshes.rank_names import name_point
+from monarch_jupyter.lines.folding import Fold
+from monarch_jupyter.meshes.rank_names import name_point, name_ranks
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html
 from monarch_jupyter.rendering.units import count
@@ -93,6 +94,27 @@ def unfolded_html(page: LogPage) -> Html:
     said = html.toned(f"{count(page.total, 'line')} by rank", "muted")
     rest = [html.toned(more, "muted")] if left else []
     return html.card(html.details(said, *blocks, *rest))
+
+
+def folded_again_text(page: LogPage, folds: Sequence[Fold]) -> str:
+    """One line about the lines of a cell after they were folded once more."""
+    whole, folded = count(page.total, "line"), f"{len(folds):,}"
+    return f"monarch: {whole}, {folded} after equal lines of different ranks were joined"
+
+
+def folded_again_html(page: LogPage, folds: Sequence[Fold]) -> Html:
+    """All lines of a cell behind a click, each with the ranks that wrote it."""
+    several = len(_meshes(page)) > 1
+    lines = [f"{fold_tag(fold, several)} {_ESCAPES.sub('', fold.text)}" for fold in folds]
+    summary = folded_again_text(page, folds).removeprefix("monarch: ")
+    return html.card(html.details(html.toned(summary, "muted"), html.block("\n".join(lines))))
+
+
+def fold_tag(fold: Fold, several: bool) -> str:
+    """`[gpus=0..7]`, with the name of the mesh if several live."""
+    ranks = name_ranks(fold.points)
+    named = fold.mesh if several or not ranks else ""
+    return f"[{' '.join(part for part in (named, ranks) if part)}]"
 
 
 def _meshes(page: LogPage) -> list[str]:

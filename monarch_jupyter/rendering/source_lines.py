@@ -57,8 +57,14 @@ def rank_cell_filename(number: int, where: str) -> str:
 
 def rank_cell_mesh(filename: str) -> str | None:
     """The name of the mesh in a name from `rank_cell_filename`; None for any other file."""
+    selection = rank_cell_selection(filename)
+    return None if selection is None else selection.partition("[")[0]
+
+
+def rank_cell_selection(filename: str) -> str | None:
+    """The mesh or slice in a name from `rank_cell_filename`; None for any other file."""
     match = _RANK_CELL.match(filename)
-    return match["cell"].partition(" on ")[2].partition("[")[0] if match else None
+    return match["cell"].partition(" on ")[2] if match else None
 
 
 def place_lines(place: Place, cell_names: CellNames) -> list[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from monarch import config
+    from monarch._src.actor.as_completed import as_completed
     from monarch._src.actor.background import returns_future
     from monarch._src.actor.call.call import Endpoint
     from monarch._src.actor.call.send import Accumulator, as_endpoint, send
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
         BootstrapError,
         CallCancelled,
         DeadlockError,
+        ItemError,
+        ItemLostError,
         MeshStoppedError,
         RestartedError,
         SupervisionError,
@@ -62,14 +65,15 @@ if TYPE_CHECKING:
 _LIGHT = {
     "actor.endpoint": "Actor concurrent_endpoint endpoint",
     "actor.identity": "ProcId Uid",
-    "errors": "ActorError BootstrapError CallCancelled DeadlockError MeshStoppedError "
-    "RestartedError SupervisionError",
+    "errors": "ActorError BootstrapError CallCancelled DeadlockError ItemError ItemLostError "
+    "MeshStoppedError RestartedError SupervisionError",
     "failures.report": "Behind Death Frame MeshFailure OutOfMemory RankFailure Undeliverable",
     "shape": "Extent NDSlice Point Region Shape ValueMesh",
     "telemetry.meter": "get_meter",
     "telemetry.spans": "span traced",
 }
 _RUNTIME = {
+    "actor.as_completed": "as_completed",
     "actor.background": "returns_future",
     "actor.call.call": "Endpoint",
     "actor.context": "ActorId ActorInstance Context CreatorInstance",
@@ -159,6 +163,8 @@ __all__ = [
     "Frame",
     "Future",
     "HostMesh",
+    "ItemError",
+    "ItemLostError",
     "MeshFailure",
     "MeshStoppedError",
     "NDSlice",
@@ -176,6 +182,7 @@ __all__ = [
     "Uid",
     "Undeliverable",
     "ValueMesh",
+    "as_completed",
     "as_endpoint",
     "attach",
     "attach_to_workers",

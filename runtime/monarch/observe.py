@@ -3,7 +3,7 @@
 from monarch._src.actor.call.unread import UnreadError, on_unread_error
 from monarch._src.actor.deliver.payloads import PayloadCounts
 from monarch._src.actor.ports import unheeded
-from monarch._src.errors import StacksError
+from monarch._src.errors import QueryError, StacksError
 from monarch._src.events import (
     MeshSpawned,
     MeshStopped,
@@ -24,6 +24,7 @@ from monarch._src.mesh.live_update import (
     failed_ranks,
     update_actors,
 )
+from monarch._src.mesh.map.open_maps import OpenMap, open_maps
 from monarch._src.mesh.proc_mesh import accompany_actors
 from monarch._src.mesh.selected_procs import as_viewed, coordinates
 from monarch._src.observe.doctor import Finding, doctor
@@ -66,6 +67,8 @@ from monarch._src.observe.stacks.query import (
 from monarch._src.shape.coordinates import Coordinates
 from monarch._src.telemetry.endpoint_rows import EndpointMetrics, Metrics, MissingProcess, metrics
 from monarch._src.telemetry.program_rows import InstrumentMetrics, Process, SpanMetrics
+from monarch._src.telemetry.sql.collect import MissingRows
+from monarch._src.telemetry.sql.query import QueryEngineClient, QueryResult, query, query_tables
 
 __all__ = [
     "CallTarget",
@@ -82,12 +85,17 @@ __all__ = [
     "MeshStopped",
     "Metrics",
     "MissingProcess",
+    "MissingRows",
     "OpenCall",
+    "OpenMap",
     "OpenPull",
     "OutputLine",
     "PayloadCounts",
     "ProcReady",
     "Process",
+    "QueryEngineClient",
+    "QueryError",
+    "QueryResult",
     "RankFailed",
     "RankPaused",
     "RankRestarting",
@@ -127,9 +135,12 @@ __all__ = [
     "on_output",
     "on_unread_error",
     "open_calls",
+    "open_maps",
     "open_pulls",
     "other_failures_text",
     "payload_counts",
+    "query",
+    "query_tables",
     "snapshot",
     "stacks",
     "starting",

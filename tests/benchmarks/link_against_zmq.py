@@ -183,7 +183,7 @@ def measure_linked(rounds: int, directory: Path, port: int) -> tuple[float, floa
                     client.until(lambda: link.has_room)
             client.links.work()
         client.links.probe("worker")
-        client.until(lambda: not link.unsaid)
+        client.until(lambda: not link.unacknowledged)
         return (time.perf_counter() - began) / PIECES
 
     trips()

@@ -75,6 +75,7 @@ def dark(page: Page) -> Iterator[None]:
     expect(page.locator("body")).to_have_attribute("data-jp-theme-light", "true")
 
 
+@pytest.mark.slow
 def test_two_of_eight_ranks_are_stepped_and_changed_while_the_others_finish(
     browser: Browser, lab: Lab, screenshot_path: Path
 ) -> None:
@@ -143,6 +144,7 @@ def test_two_of_eight_ranks_are_stepped_and_changed_while_the_others_finish(
         )
 
 
+@pytest.mark.slow
 def test_a_cell_that_waits_shows_for_what_and_consoles_are_a_click_away_everywhere(
     browser: Browser, lab: Lab, screenshot_path: Path
 ) -> None:
@@ -222,6 +224,7 @@ while sum(row.state == "busy" for row in observe.snapshot()[0].rows) != 7:
 """
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_is_broken_into_from_its_stack_and_a_dead_kernel_ends_its_consoles(
     browser: Browser, lab: Lab, screenshot_path: Path
 ) -> None:

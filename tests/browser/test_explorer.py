@@ -84,6 +84,7 @@ def test_the_tutorials_first_cells_show_eight_ranks_live_while_a_cell_runs(
             expect_rank(page, f"workers gpus={gpu}: stopped")
 
 
+@pytest.mark.slow
 def test_an_explorer_of_all_meshes_says_how_to_make_the_first_and_is_used_by_keyboard(
     browser: Browser, lab: Lab
 ) -> None:
@@ -131,6 +132,7 @@ def test_an_explorer_of_all_meshes_says_how_to_make_the_first_and_is_used_by_key
         expect(page.get_by_role("grid", name="solo: 1 rank")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_page_that_is_loaded_again_shows_a_mesh_as_it_lives_or_as_it_was_last(
     browser: Browser, lab: Lab
 ) -> None:
@@ -170,6 +172,7 @@ waiters = workers.spawn("waiters", Waiter)
 """
 
 
+@pytest.mark.slow
 def test_a_rank_is_looked_into_and_its_call_ended_while_the_cell_runs(
     browser: Browser, lab: Lab, screenshot_path: Path
 ) -> None:
@@ -211,6 +214,7 @@ def test_a_rank_is_looked_into_and_its_call_ended_while_the_cell_runs(
         expect_rank(page, "workers gpus=0: busy in Waiter.wait")
 
 
+@pytest.mark.slow
 def test_a_process_is_killed_at_the_second_press_while_the_cell_runs(
     browser: Browser, lab: Lab
 ) -> None:
@@ -243,6 +247,7 @@ def change_theme(page: Page, theme: str) -> None:
     expect(page.locator("body")).to_have_attribute("data-jp-theme-name", theme)
 
 
+@pytest.mark.slow
 def test_the_explorer_is_accessible_in_either_theme(browser: Browser, lab: Lab) -> None:
     lab.write_notebook(
         "themes.ipynb",
@@ -278,6 +283,7 @@ with open({path!r}) as numbers:
 """
 
 
+@pytest.mark.slow
 def test_values_are_a_live_heat_map_in_either_theme_that_is_walked_by_keys(
     browser: Browser, lab: Lab, tmp_path: Path, screenshot_path: Path
 ) -> None:
@@ -340,6 +346,7 @@ sleepers = workers.spawn("sleepers", Sleeper)
 """
 
 
+@pytest.mark.slow
 def test_the_stop_button_ends_a_cell_that_sleeps_on_eight_ranks_and_keeps_their_state(
     browser: Browser, lab: Lab
 ) -> None:
@@ -368,6 +375,7 @@ def test_the_stop_button_ends_a_cell_that_sleeps_on_eight_ranks_and_keeps_their_
         expect(page.get_by_text("calls: {2}", exact=True)).to_be_visible()
 
 
+@pytest.mark.slow
 def test_an_export_shows_the_last_state_of_everything_without_a_kernel(
     browser: Browser, lab: Lab, screenshot_path: Path
 ) -> None:
@@ -409,6 +417,7 @@ def test_an_export_shows_the_last_state_of_everything_without_a_kernel(
 
 
 @long
+@pytest.mark.slow
 def test_a_thousand_ranks_are_shown_and_walked_through(
     browser: Browser, lab: Lab, screenshot_path: Path
 ) -> None:

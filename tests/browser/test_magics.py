@@ -58,6 +58,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.slow
 def test_every_magic_shows_in_its_cell_what_it_did(browser: Browser, lab: Lab) -> None:
     lab.write_notebook("magics.ipynb", [source for source, _ in CELLS])
     with open_notebook(browser, lab, "magics.ipynb") as page:

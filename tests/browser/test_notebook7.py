@@ -14,6 +14,7 @@ pytest.importorskip("notebook", reason="Notebook 7 is not installed: pip install
 pytestmark = pytest.mark.browser
 
 
+@pytest.mark.slow
 def test_output_errors_and_a_live_explorer_with_its_controls_are_there(
     browser: Browser, lab: Lab, screenshot_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ def test_equal_lines_are_one_in_the_cell_and_come_apart_in_the_view_of_lines(
         assert_accessible(page, ".mx-lines")
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_lines_of_64_ranks_are_all_there_and_the_page_stays_small(
     browser: Browser, lab: Lab
 ) -> None:
@@ -77,11 +78,11 @@ def test_a_hundred_thousand_lines_of_64_ranks_are_all_there_and_the_page_stays_s
         expect(view.get_by_role("status")).to_have_text(
             "100,001 to 100,032 of 100,032 lines", timeout=3 * PATIENCE_MS
         )
-        expect(cell).to_contain_text("98,032 more lines are not shown here")
+        expect(cell).to_contain_text("99,832 more lines are not shown here")
         assert page.evaluate("document.querySelectorAll('*').length") < 20_000
         # Something else that the cell shows may stand between the lines: no one output has all.
         shown = page.evaluate(LINES_OF_CELL, 2)
-        assert len(shown) == 2000
+        assert len(shown) == 200
         assert all(LINE.fullmatch(line) for line in shown)
         expect(cell.get_by_text(shown[-1])).not_to_have_count(0)
         view.get_by_role("button", name="Oldest").click()

@@ -75,6 +75,7 @@ def test_the_panel_says_how_to_begin_and_lists_each_mesh_as_it_changes(
         expect(readers).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_a_page_that_is_loaded_again_lists_the_meshes_and_a_kernel_that_restarts_has_none(
     browser: Browser, lab: Lab
 ) -> None:
@@ -101,6 +102,7 @@ def test_a_page_that_is_loaded_again_lists_the_meshes_and_a_kernel_that_restarts
         expect(mesh_of(panel, "workers")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_mesh_made_in_the_panel_is_bound_in_the_notebook_and_ended_from_there(
     browser: Browser, lab: Lab, screenshot_path: Path
 ) -> None:
@@ -134,6 +136,7 @@ def test_a_mesh_made_in_the_panel_is_bound_in_the_notebook_and_ended_from_there(
         expect(page.locator(".jp-OutputArea-output").last).to_contain_text("stopped")
 
 
+@pytest.mark.slow
 def test_a_kept_session_is_found_after_a_restart_and_taken_up_from_the_panel(
     browser: Browser, lab: Lab, screenshot_path: Path
 ) -> None:
@@ -178,6 +181,7 @@ def test_a_kept_session_is_found_after_a_restart_and_taken_up_from_the_panel(
         expect(explorer.get_by_role("gridcell", name="keepers gpus=1: stopped")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_commands_settings_and_a_launcher_card_are_there_and_the_card_opens_a_tutorial(
     browser: Browser, lab: Lab, screenshot_path: Path
 ) -> None:
@@ -208,6 +212,7 @@ def test_commands_settings_and_a_launcher_card_are_there_and_the_card_opens_a_tu
 
 
 @long
+@pytest.mark.slow
 def test_a_server_that_was_started_again_lists_what_was_kept(browser: Browser) -> None:
     with a_lab() as lab:
         _started_again(browser, lab)

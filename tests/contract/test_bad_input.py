@@ -154,7 +154,7 @@ CASES: list[Case] = [
      lambda m: m.echo.slice(b=slice(0, 2)).flatten("ranks")),
     ("does not divide", ValueError, "can't be split",
      lambda m: m.echo.split(a=("x", "y"), y=3)),
-    ("renamed twice", ValueError, "there twice",
+    ("renamed twice", ValueError, "appears twice",
      lambda m: m.echo.rename(a="b")),
     ("unknown size", KeyError, "no dim 'gpus'",
      lambda m: m.echo.size("gpus")),

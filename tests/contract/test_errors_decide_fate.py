@@ -312,3 +312,4 @@ def test_what_a_constructor_raises_is_told_on_first_use_with_its_traceback(
         assert caught.value.failures[0].kind == "constructor"
         assert "in __init__" in str(caught.value)
     assert four.spawn("echo", Echo).rank.call().get().values() == [0, 1, 2, 3]
+    faults.take_ranks({0, 1, 2, 3})

@@ -114,10 +114,11 @@ def test_a_module_of_ours_with_such_a_path_has_its_own_names_first(path: str) ->
         assert own is None or own is getattr(importlib.import_module(public), attribute)
 
 
-def test_looking_for_where_an_object_comes_from_is_not_disturbed() -> None:
-    class Holder:
-        """An object without a module of its own."""
+class Holder:
+    """A class to look for."""
 
+
+def test_looking_for_where_an_object_comes_from_is_not_disturbed() -> None:
     importlib.import_module("monarch._src.actor.actor_mesh")
     assert pickle.whichmodule(len, "len") == "builtins"
     assert pickle.whichmodule(Holder, "Holder") == __name__

@@ -156,7 +156,7 @@ def test_tasks_and_threads_of_an_actor_make_what_is_the_actors(
 
 
 def test_what_a_constructor_made_before_it_raised_ends_with_it(
-    spawn_procs: Spawn, path: Path
+    spawn_procs: Spawn, faults: Faults, path: Path
 ) -> None:
     made = spawn_procs(name="above").spawn("made", BadOwner, str(path))
     with pytest.raises(SupervisionError, match=r"BadOwner\.__init__ on above raised LookupError"):
@@ -164,6 +164,7 @@ def test_what_a_constructor_made_before_it_raised_ends_with_it(
     pid = int(path.read_text().splitlines()[0])
     while Path(f"/proc/{pid}").exists():
         os.sched_yield()
+    faults.take_ranks({0})
 
 
 class BadOwner(Owner):

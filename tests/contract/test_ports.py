@@ -246,7 +246,8 @@ def test_a_once_port_is_not_spent_by_a_future_that_is_dropped(when: str) -> None
         receiver.recv()
 
 
-def test_futures_that_other_threads_drop_lose_no_message() -> None:
+@pytest.mark.parametrize("attempt", range(10))
+def test_futures_that_other_threads_drop_lose_no_message(attempt: int) -> None:
     port, receiver = Channel[int].open()
     stop = threading.Event()
 

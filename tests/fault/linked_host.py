@@ -83,7 +83,7 @@ class Host:
 
     def feed(self) -> None:
         link = self.links.link_to(self.peer)
-        while not self.stopping and link.unsaid < AHEAD:
+        while not self.stopping and link.unacknowledged < AHEAD:
             try:
                 self.links.send(self.peer, [b"%d " % (self.sent + 1), self.filling])
             except NoRoomError:

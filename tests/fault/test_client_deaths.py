@@ -12,6 +12,8 @@ from tests.integration.gates import GateKeeper
 from tests.integration.programs import Program, run, running, watched
 from tests.workers import TRUST_ALL, worker
 
+pytestmark = pytest.mark.slow
+
 CLIENT = """
     import os, signal, sys, time
     import psutil

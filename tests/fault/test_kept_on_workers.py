@@ -44,6 +44,8 @@ from tests.integration.programs import watched
 from tests.integration.residents import Resident
 from tests.workers import PATIENCE_S, TRUST_ALL, Worker, worker, workers
 
+pytestmark = pytest.mark.slow
+
 KEEPS = """
     from monarch.actor import attach_to_workers
     hosts = attach_to_workers(ca="trust_all_connections", workers=sys.argv[2:])

@@ -29,6 +29,8 @@ from tests.integration.actors import Counter, Echo, Teller
 from tests.integration.gates import PATIENCE_S, GateKeeper
 from tests.integration.programs import Watched, running, watched
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def name(own_base_directory: Path) -> Iterator[str]:

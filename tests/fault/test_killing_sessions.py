@@ -21,6 +21,8 @@ from tests.integration.gates import GateKeeper
 from tests.integration.mortals import Mortal
 from tests.integration.programs import Program, running, watched
 
+pytestmark = pytest.mark.slow
+
 Spawn = Callable[..., ProcMesh]
 
 CLIENT = """

@@ -101,7 +101,7 @@ def test_a_network_that_passes_one_way_only_is_as_good_as_cut_for_both(
     hosts.silence(source, target)
     for program in pair:
         why = wait_for_notice(program, "PeerLost")
-        assert "no connection to it for" in why or "it has given this side up" in why
+        assert "no connection to it for" in why or "it has given up this side" in why
 
 
 @pytest.mark.parametrize("liveness_s", [2.0])

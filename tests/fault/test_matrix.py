@@ -51,6 +51,8 @@ from tests.integration.gates import GateKeeper
 from tests.integration.mortals import HoldsInConstructor
 from tests.integration.programs import running, watched
 
+pytestmark = pytest.mark.slow
+
 Spawn = Callable[..., ProcMesh]
 PATIENCE_S = 60.0
 SHORT = "200ms"  # for what will never clean up in time, because it stands still

@@ -19,6 +19,8 @@ from tests.integration.actors import Teller
 from tests.integration.commands import Commands
 from tests.integration.programs import watched
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def shell(own_base_directory: Path) -> Commands:

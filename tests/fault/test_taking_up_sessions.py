@@ -21,6 +21,8 @@ from tests.integration.actors import Counter, Recorder
 from tests.integration.gates import GateKeeper
 from tests.integration.programs import watched
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def name(own_base_directory: Path) -> Iterator[str]:

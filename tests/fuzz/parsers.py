@@ -31,7 +31,7 @@ from monarch._src.rdma.transports.tcp_connect import Invitation, invitation
 from monarch._src.rdma.verbs import protocol
 from monarch._src.rdma.verbs.device_choice import Place
 from monarch._src.session import directories, records
-from monarch._src.wire import actor_snapshot_codec, link_protocol, metrics_codec
+from monarch._src.wire import actor_snapshot_codec, link_protocol, metrics_codec, table_codec
 from monarch._src.wire.frames import FrameError, Payload, decode, encode
 from monarch._src.wire.messages import AnyMessage, Message
 from monarch._src.wire.metrics_codec import Counted, Figures, Key, MeasureFigures, MeasureKey
@@ -322,6 +322,7 @@ SEEN = actor_snapshot_codec.ActorsSeen(
         ),
     )
 )
+TABLE: list[object] = [[["a", None], [0, 1, 0]], [[1, 2.5, True], []]]
 COUNTED = Counted(
     (Figures(Key(1, "m", "A", "a", "step"), 3, 0, 1, 5, 5, 9, 9, 9, 9, ((3, 2), (4, 1))),),
     (
@@ -390,7 +391,9 @@ def parsers(folder: Path, board: Board) -> list[Parser]:
             bodies([COUNTED]),
         ),
         Parser("actors", lambda body: actor_snapshot_codec.unpacked(Payload(body)), UNREADABLE,
-        bodies([SEEN])), *(
+        bodies([SEEN])),
+        Parser("columns of a table", lambda body: table_codec.unpacked(body, 2, 3), (ValueError,),
+        bodies([TABLE])), *(
             Parser(f"verbs: {kind.__name__}", _as(kind), (ValueError,), bodies([valid]))
             for kind, valid in SAID
         ),

@@ -25,6 +25,7 @@ import msgspec
 import psutil
 import pytest
 
+from monarch._src.bulk import client
 from monarch._src.mesh.client import current_session
 from monarch._src.net.hosts import keys
 from monarch._src.net.state.access import Role
@@ -59,6 +60,8 @@ from tests.fuzz.parsers import (
 from tests.said import RuntimeErrors
 from tests.strangers import Bomb, linked
 from tests.workers import worker
+
+pytestmark = pytest.mark.slow
 
 FRAMES = int(os.environ.get("MONARCH_FUZZ", "2000"))
 SEED = int(os.environ.get("MONARCH_FUZZ_SEED", "0"))
@@ -224,14 +227,14 @@ def test_the_port_for_payloads_hangs_up_on_nonsense_and_reads_what_is_meant_alon
     with worker("--address", "tcp://127.0.0.1:0", "--keys", job) as listening:
         mesh = attach_to_workers(ca=job, workers=[listening.address])
         target = mesh.spawn_procs(name="mine").spawn("target", Target)
-        asked: list[tcp.PartAsked] = []
-        ask = Wanted.asked
+        asked: list[tcp.PartRequest] = []
+        request_for = client._request_for
 
-        def noted(wanted: Wanted) -> tcp.PartAsked:
-            asked.append(ask(wanted))
+        def noted(wanted: Wanted) -> tcp.PartRequest:
+            asked.append(request_for(wanted))
             return asked[-1]
 
-        monkeypatch.setattr(Wanted, "asked", noted)
+        monkeypatch.setattr(client, "_request_for", noted)
         kept = target.large.call_one().get(timeout=PATIENCE_S)
         session = current_session()
         assert session is not None
@@ -326,7 +329,7 @@ def test_a_worker_refuses_and_writes_down_and_serves_its_client(
     # The last counts are written at the end.
     refused = AuditLog(audit).refused()
     assert sum(refused.values()) >= malformed + unheard
-    assert any("no message of a link" in facts for facts in refused)
+    assert any("not a message of a link" in facts for facts in refused)
     assert any("of a node that does not have this host" in facts for facts in refused)
 
 

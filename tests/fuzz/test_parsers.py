@@ -24,6 +24,8 @@ from tests.fuzz.mutating import Bytes, Seeded
 from tests.fuzz.parsers import Parser, parsers
 from tests.strangers import Bomb
 
+pytestmark = pytest.mark.slow
+
 INPUTS = int(os.environ.get("MONARCH_FUZZ", "2000"))
 SEED = int(os.environ.get("MONARCH_FUZZ_SEED", "0"))
 GROWN = 16 << 20  # bytes, of memory that libraries keep
@@ -41,8 +43,8 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Parser
 
 
 NAMES = [
-    "a stream", "a message", "a link's", "figures", "actors", "verbs: Connect",
-    "verbs: Connected", "verbs: Wants", "verbs: Grants", "an invitation",
+    "a stream", "a message", "a link's", "figures", "actors", "columns of a table",
+    "verbs: Connect", "verbs: Connected", "verbs: Wants", "verbs: Grants", "an invitation",
     "what is asked of a gateway", "what a gateway answers", "a handle",
     "the lock of a session",
     "a kept session", "a session", "a job", "the board", "a request of a page", "what a page says",

@@ -33,6 +33,8 @@ from monarch.observe import call_of, payload_counts
 from tests.conftest import Faults
 from tests.workers import PATIENCE_S, TRUST_ALL, workers
 
+pytestmark = pytest.mark.slow
+
 HOSTS, GPUS = 4, 2
 
 

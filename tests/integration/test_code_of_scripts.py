@@ -207,7 +207,7 @@ def test_what_cannot_be_sent_names_the_thing_and_the_way_out(tmp_path: Path) -> 
         ),
         (
             f"{head} Single cannot be sent to another process: cannot pickle 'THE_ONE', a Single "
-            "that goes by its name in `__main__`; "
+            "pickled as a name in `__main__`; "
             "put it into a module that the other process can import"
         ),
     ]

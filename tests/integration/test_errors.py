@@ -345,6 +345,7 @@ def test_the_error_of_a_constructor_is_raised_at_first_use_and_at_every_later_on
         f'  File "{mortals.__file__}", line {line}, in __init__\n'
         '    raise LookupError(f"no data for rank {rank}")'
     )
+    faults.take_ranks({0, 1, 2, 3})
 
 
 def test_ranks_whose_constructor_was_fine_work_without_the_others(
@@ -355,11 +356,13 @@ def test_ranks_whose_constructor_was_fine_work_without_the_others(
     assert bad.slice(gpus=3).rank.call_one().get() == 3
     with pytest.raises(SupervisionError, match=r"gpus=1\].*no data for rank 1"):
         bad.slice(gpus=slice(0, 2)).rank.call().get()
+    faults.take_ranks({1, 2})
 
 
 def test_initialized_raises_the_error_of_a_constructor(four: ProcMesh, faults: Faults) -> None:
     with pytest.raises(SupervisionError, match="no data for rank 2"):
         four.spawn("bad", BadConstructor, [2]).initialized.get()
+    faults.take_ranks({2})
 
 
 # --- classes that travel by value -----------------------------------------------------------------

@@ -19,6 +19,8 @@ from monarch.session import SessionError
 from tests import ssh
 from tests.integration.programs import run, running, watched
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
     import json, os, sys
     from monarch.actor import Actor, endpoint

@@ -16,6 +16,8 @@ from tests.integration.commands import monarch
 from tests.integration.residents import Resident
 from tests.workers import PATIENCE_S, TRUST_ALL, Worker
 
+pytestmark = pytest.mark.slow
+
 
 def look(*arguments: str) -> tuple[int, str, str]:
     return monarch("ps", "--timeout", str(PATIENCE_S), *arguments)

@@ -27,6 +27,8 @@ from tests.integration.traffic import (
     check_books,
 )
 
+pytestmark = pytest.mark.slow
+
 Spawn = Callable[..., ProcMesh]
 ROUNDS = int(os.environ.get("MONARCH_ORDER_ROUNDS", "1"))
 # Casts to the second go by way of the host, those to small parts of it do not.

@@ -45,9 +45,12 @@ from tests.conftest import Faults
 from tests.integration.segments import until
 from tests.workers import PATIENCE_S, TRUST_ALL, Worker, worker, workers
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(os, "memfd_create"), reason="segments need memfd_create, which Linux has"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not hasattr(os, "memfd_create"), reason="segments need memfd_create, which Linux has"
+    ),
+    pytest.mark.slow,
+]
 MEBI = 1 << 20
 SIZE = 40 * MEBI  # more than a host is asked for at a time
 

@@ -17,6 +17,8 @@ from tests.integration.commands import monarch
 from tests.netns import PATIENCE_S, Hosts, v4, v6, why_not
 from tests.workers import worker
 
+pytestmark = pytest.mark.slow
+
 needs_hosts = pytest.mark.skipif(bool(why_not()), reason=why_not())
 Listen = Callable[..., list[str]]
 

@@ -37,9 +37,12 @@ from tests.integration.segments import (
     until,
 )
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(os, "memfd_create"), reason="segments need memfd_create, which Linux has"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not hasattr(os, "memfd_create"), reason="segments need memfd_create, which Linux has"
+    ),
+    pytest.mark.slow,
+]
 Spawn = Callable[..., ProcMesh]
 TRANSFERS = int(os.environ.get("MONARCH_TEST_TRANSFERS", "300"))
 DEATHS = int(os.environ.get("MONARCH_TEST_OWNER_DEATHS", "3"))

@@ -27,6 +27,8 @@ from monarch.actor import (
 )
 from tests.conftest import Faults
 
+pytestmark = pytest.mark.slow
+
 COUNT = int(os.environ.get("MONARCH_SOAK", "200"))
 WARM = 64
 OBJECTS = 0.5

@@ -25,7 +25,7 @@ from tests import ssh
 from tests.integration.programs import running, watched
 from tests.leaks import processes
 
-pytestmark = pytest.mark.skipif(bool(ssh.why_not()), reason=ssh.why_not())
+pytestmark = [pytest.mark.skipif(bool(ssh.why_not()), reason=ssh.why_not()), pytest.mark.slow]
 PATH = os.pathsep.join(p for p in sys.path if p)
 
 
@@ -140,7 +140,7 @@ def test_a_host_that_cannot_serve_is_named_with_a_remedy_and_nothing_is_left_on_
 
 
 def _is_worker(process: psutil.Process) -> bool:
-    return any("worker_main" in word for word in process.cmdline())
+    return any("programs.worker" in word for word in process.cmdline())
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_program_that_is_killed_while_it_starts_a_job_leaves_no_worker(
     os.mkfifo(told)
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\n"
-        "if any('worker_main' in word for word in sys.orig_argv):\n"
+        "if any('programs.worker' in word for word in sys.orig_argv):\n"
         f"    with open({str(told)!r}, 'w') as file:\n"
         "        file.write(str(os.getpid()))\n"
     )

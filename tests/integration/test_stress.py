@@ -16,6 +16,8 @@ import pytest
 from monarch.actor import ProcMesh, context
 from tests.integration.traffic import Checker, Driver, Sent, Traffic, blocks_here, check_books
 
+pytestmark = pytest.mark.slow
+
 MESSAGES = int(os.environ.get("MONARCH_STRESS_MESSAGES", "300_000"))
 # Growth from the end of the warm-up, 120,000 messages, to the last one. Of 300,000 each process
 # sends or takes 20,000 and more in between. Blocks are objects of Python, and there must be none of
@@ -41,7 +43,6 @@ class Memory:
         return Memory(blocks, {p.pid: p.memory_info().rss / (1 << 20) for p in processes})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dims", "messages", "burst", "bursts"),
     [

@@ -35,7 +35,10 @@ def test_a_port_that_another_has_is_told_as_that(job: str) -> None:
     ("address", "why"),
     [
         ("tcp://no-such-host.invalid:0", "the name is not known here ("),
-        ("tcp://192.0.2.1:0", "that is no address of this host; `*` is every one that it has"),
+        (
+            "tcp://192.0.2.1:0",
+            "that is not an address of this host; `*` stands for all of them",
+        ),
         ("ipc:///no/such/directory/s", "there is no such directory; make it"),
     ],
 )
@@ -111,7 +114,7 @@ def test_a_worker_that_was_stopped_is_among_what_is_asked_about(job: str) -> Non
     [
         ("tcp://h1:26600", "give a list of addresses"),
         (None, "give a list of addresses"),
-        ([7], "7 is no address; give text"),
+        ([7], "7 is not an address; give text"),
     ],
 )
 def test_workers_are_a_list_of_addresses(job: str, workers: object, why: str) -> None:

@@ -42,11 +42,11 @@ def test_who_has_a_key_and_not_the_host_can_ask_for_it_and_nothing_else(
     mesh.stop().get(timeout=PATIENCE_S)
     assert not (tmp_path / "bang").exists()
     found = refusals(tmp_path)
-    assert found[0] == "this host is not its own"
+    assert found[0] == "its sender does not hold this host"
     assert found[1] == "a Shutdown of a node that does not have this host"
     assert found[2] == "a LetSiteGo of a node that does not have this host"
     assert ("has it; it becomes free" in found[3]) == (role is Role.OWNER)
-    assert ("owners have hosts" in found[3]) == (role is Role.WORKER)
+    assert ("owners may hold hosts" in found[3]) == (role is Role.WORKER)
 
 
 def test_an_observer_has_no_host_and_ends_nothing(
@@ -57,6 +57,6 @@ def test_an_observer_has_no_host_and_ends_nothing(
         caller.say(AGENT, Shutdown("it is mine"))
         while not refusals(tmp_path):  # what is dropped is not acknowledged
             caller.links.wait(0.1)
-    assert set(refusals(tmp_path)) == {"an observer may not say Relay"}
+    assert set(refusals(tmp_path)) == {"an observer may not send Relay"}
     mesh = attach_to_workers(ca=job, workers=[guarded.address])
     mesh.stop().get(timeout=PATIENCE_S)

@@ -34,6 +34,8 @@ from tests.integration.commands import Commands, monarch
 from tests.integration.residents import CLIENT, Resident
 from tests.workers import PATIENCE_S, TRUST_ALL, Worker, worker, workers
 
+pytestmark = pytest.mark.slow
+
 
 def attached(found: list[Worker], ca: str = TRUST_ALL) -> HostMesh:
     mesh = attach_to_workers(ca=ca, workers=[one.address for one in found])
@@ -61,7 +63,7 @@ def test_a_worker_that_was_given_back_serves_the_next_one_and_shutdown_ends_it()
             assert ranks.slice(gpus=0).add.call_one(1).get(timeout=PATIENCE_S) == 1
             mesh.stop().get(timeout=PATIENCE_S)
             assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
-            with pytest.raises(MeshStoppedError, match="given back"):
+            with pytest.raises(MeshStoppedError, match="released, shut down or lost"):
                 mesh.spawn_procs()
         assert len(set(pids)) == 4
         attached([one]).shutdown().get(timeout=PATIENCE_S)
@@ -243,7 +245,7 @@ def test_stop_of_one_handle_leaves_the_procs_of_another_alone(tmp_path: Path) ->
             first.add.call_one(1)
         assert second.add.call_one(1).get(timeout=PATIENCE_S) == 2
         two.stop().get(timeout=PATIENCE_S)
-        with pytest.raises(MeshStoppedError, match="given back"):
+        with pytest.raises(MeshStoppedError, match="released, shut down or lost"):
             two.spawn_procs()
     finally:
         job.kill()

@@ -234,8 +234,11 @@ def test_a_cell_on_ranks_that_wants_a_variable_of_the_notebook_says_whose_it_is(
     kernel: Kernel,
 ) -> None:
     kernel.ok("%monarch spawn workers gpus=2\nrate = 0.1")
-    said = "'rate' is a variable of the notebook, and ranks have their own: assign it in a cell on"
-    assert said in kernel.run("%%monarch on workers\nprint(rate)").traceback
+    said = (
+        "'rate' is a variable of the notebook, and ranks have their own; to send it:\n"
+        "%%monarch on workers[gpus=1] --push rate\n"
+    )
+    assert said in kernel.run("%%monarch on workers[gpus=1]\nprint(rate)").traceback + "\n"
     text = kernel.run("%%monarch on workers\nprint(rote)").traceback
     assert "name 'rote' is not defined" in text
     assert "of the notebook" not in text

@@ -5,10 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch_jupyter.cells.output import tag
 from monarch_jupyter.lines.folding import Fold, OutputFolder
 from monarch_jupyter.lines.log_store import LogStore
-from monarch_jupyter.rendering.lines import unfolded_html
+from monarch_jupyter.rendering.lines import fold_tag, unfolded_html
 from tests.notebook.samples import line
 
 WRITTEN = st.lists(
@@ -97,9 +96,9 @@ def test_every_line_comes_out_once_and_in_its_ranks_order(
 
 def test_a_tag_names_the_ranks_and_the_mesh_only_where_there_are_several() -> None:
     fold = Fold("workers", "u1", "stdout", "x", points=[{"gpus": 0}, {"gpus": 1}])
-    assert tag(fold, several=False) == "[gpus=0..1]"
-    assert tag(fold, several=True) == "[workers gpus=0..1]"
-    assert tag(Fold("solo", "u2", "stdout", "x", points=[{}]), several=False) == "[solo]"
+    assert fold_tag(fold, several=False) == "[gpus=0..1]"
+    assert fold_tag(fold, several=True) == "[workers gpus=0..1]"
+    assert fold_tag(Fold("solo", "u2", "stdout", "x", points=[{}]), several=False) == "[solo]"
 
 
 def test_lines_that_were_folded_are_there_rank_by_rank_behind_a_click() -> None:

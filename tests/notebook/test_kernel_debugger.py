@@ -17,6 +17,8 @@ from tests.integration.programs import Watched, watched
 from tests.notebook.kernel import PATIENCE, Kernel
 from tests.notebook.test_lab_debugger import LabDebuggerPage
 
+pytestmark = pytest.mark.slow
+
 ECHO = """
 from monarch.actor import Actor, endpoint, this_host
 

@@ -18,13 +18,14 @@ SUBCOMMANDS = [
         "show",
         "static",
         "stacks",
+        "sql",
         "stop",
         "kill",
         "attach",
         "detach",
         "reap",
     ),
-    *("logs", "update", "autoreload", "asyncio", "error", "doctor"),
+    *("torchrun", "logs", "update", "autoreload", "asyncio", "error", "doctor"),
 ]
 
 

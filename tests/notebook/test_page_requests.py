@@ -100,7 +100,7 @@ def test_a_page_ends_what_one_rank_runs_and_no_other(kernel: Kernel, page: Page)
     kernel.ok("%monarch spawn workers gpus=3")
     kernel.ok(WAITER)
     uid = uid_of(kernel, "workers")
-    assert "called nothing that gpus=1 still runs" in page.refused(do="stop", mesh=uid, ranks=[1])
+    assert "gpus=1 runs no call of this kernel" in page.refused(do="stop", mesh=uid, ranks=[1])
     running = kernel.client.execute(
         "both = [waiters.slice(gpus=g).wait.call_one() for g in (1, 2)]\n"
         "try:\n    both[0].get()\nexcept Exception as error:\n    told = str(error)\n"

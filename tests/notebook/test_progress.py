@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from monarch.observe import OpenCall, OpenPull, StartingMesh
-from monarch_jupyter.protocol.bars import AFTER, MOST, Bar, BarTable, bars_html, bars_of
+from monarch.observe import OpenCall, OpenMap, OpenPull, StartingMesh
+from monarch_jupyter.protocol.bars import AFTER, MOST, Bar, BarTable, bars_html, bars_of, keys_of
 from tests.notebook.kernel import PATIENCE, Kernel
 from tests.notebook.test_pages import PageComm
 
@@ -40,6 +40,18 @@ def test_only_work_that_is_under_way_for_long_has_a_bar() -> None:
     assert pulling.said(10.0) == "pulling from trainers[gpus=0]: 3,072 of 4,096 MiB, 10 s"
     assert step.said(10.0) == "Trainer.step: 5 of 8 ranks, 10 s; waiting for gpus=0..2"
     assert spawning.said(10.0) == "spawning readers: 300 of 1,024 processes, 9.0 s"
+
+
+def test_a_map_has_one_bar_in_place_of_those_of_its_calls() -> None:
+    began = {"map 9": 0.0, "map 10": 0.0, "call 1": 0.0, "call 2": 0.0, "call 3": 0.0}
+    late = ({"gpus": 2}, {"gpus": 3})
+    fit = OpenMap(9, "fit", "workers", "1", 990, 1000, late, frozenset({1, 2}), True, True)
+    silent = OpenMap(10, "quiet", "workers", "1", 0, 10, (), frozenset({3}), True, False)
+    bars = bars_of([call(1, 1), call(2, 1), call(3, 1)], [], began, 12.0, maps=[fit, silent])
+    assert [bar.said(12.0) for bar in bars] == [
+        "fit: 990 of 1,000 items, 12 s; waiting for gpus=2..3"
+    ]
+    assert keys_of([], [], maps=[fit]) == ["map 9"]
 
 
 def test_much_slow_work_has_few_bars() -> None:
@@ -158,6 +170,44 @@ def test_a_page_that_shows_the_bars_is_told_what_changes_and_that_they_are_gone(
     while _next(kernel, "comm_close")["comm_id"] != opened["comm_id"]:
         pass
     kernel.ok("pass")
+
+
+MAPPED = """
+import fcntl
+def pass_gate(item):
+    if item > 1:
+        with open(gate_path) as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+    return item
+"""
+
+
+def test_a_map_is_shown_in_its_cell_by_its_function_and_its_items(
+    fresh_kernel: Kernel, tmp_path: Path
+) -> None:
+    kernel = fresh_kernel
+    kernel.ok("%monarch spawn workers gpus=2")
+    kernel.ok(MAPPED)
+    kernel.ok("monarch_jupyter.protocol.bars.AFTER = 0.1")
+    path = str(tmp_path / "gate")
+    kernel.ok(
+        f"gate_path = {path!r}; gate = open(gate_path, 'w'); fcntl.flock(gate, fcntl.LOCK_EX)"
+    )
+    # The text itself opens the gate, once it has shown the two items that do not wait.
+    kernel.ok(
+        "import monarch_jupyter.cells.progress as progress\n"
+        "said = progress.bars_text\n"
+        "def opens(bars, now):\n"
+        "    if bars[0].done == 2: fcntl.flock(gate, fcntl.LOCK_UN)\n"
+        "    return said(bars, now)\n"
+        "progress.bars_text = opens"
+    )
+    shown = kernel.ok("workers.map(pass_gate, range(6), chunk_size=1)")
+    assert shown.result["text/plain"] == "[0, 1, 2, 3, 4, 5]"
+    kinds = ("display_data", "update_display_data")
+    told = [m["content"]["data"] for m in shown.messages if m["msg_type"] in kinds]
+    assert any(one["text/plain"].startswith("pass_gate: 2 of 6 items, ") for one in told)
+    assert not any("Map.run" in one["text/plain"] for one in told)
 
 
 def _next(kernel: Kernel, kind: str) -> dict[str, Any]:

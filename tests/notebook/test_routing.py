@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from monarch_jupyter.cells.output import MOST
 from tests.notebook.kernel import Kernel, Shown
 
 SPEAKER = r"""
@@ -180,8 +181,8 @@ def test_a_hundred_thousand_lines_are_all_kept_and_the_page_gets_some(kernel: Ke
     speakers(kernel, 64)
     shown = kernel.ok("speakers.flood.call(100_000 // 64).get();")
     lines = shown.stdout.splitlines()
-    assert len(lines) == 2000
-    hidden = 64 * (100_000 // 64) - 2000
+    assert len(lines) == MOST
+    hidden = 64 * (100_000 // 64) - MOST
     told, view = unfinished(shown)[-2:]
     assert told == (
         f"monarch: {hidden:,} more lines are not shown here; `%monarch logs workers` has every one"
@@ -198,6 +199,22 @@ def test_a_hundred_thousand_lines_are_all_kept_and_the_page_gets_some(kernel: Ke
         "for rank, texts in seen.items():\n"
         "    assert texts == [f'rank {rank} line {i}' for i in range(1562)]"
     )
+
+
+def test_ranks_that_drift_apart_are_folded_again_when_the_cell_ends(kernel: Kernel) -> None:
+    speakers(kernel, 2)
+    kernel.hold_output(0.0)  # no line waits for its like
+    said = "*[f'step {i}' for i in range(300)]"
+    shown = kernel.ok(
+        f"speakers.slice(gpus=0).say.call({said}).get()\n"
+        f"speakers.slice(gpus=1).say.call({said}).get();"
+    )
+    assert len(shown.stdout.splitlines()) == MOST
+    (again,) = [data for data in shown.displays if "were joined" in data["text/plain"]]
+    assert again["text/plain"] == (
+        "monarch: 600 lines, 300 after equal lines of different ranks were joined"
+    )
+    assert again["text/html"].count("[gpus=0..1] step ") == 300
 
 
 def test_logs_show_the_last_lines_of_any_rank_and_those_that_match(kernel: Kernel) -> None:

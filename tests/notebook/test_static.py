@@ -13,6 +13,7 @@ import nbformat
 import pytest
 from IPython.core.formatters import DisplayFormatter
 from nbconvert import HTMLExporter
+from nbconvert.preprocessors import ExecutePreprocessor
 
 from monarch.actor import (
     Actor,
@@ -27,7 +28,7 @@ from monarch.observe import Metrics
 from monarch_jupyter.cells.static_views import WIDGET, StaticViews, static_copy
 from monarch_jupyter.rendering.failures import no_cells
 from monarch_jupyter.rendering.formatters import PICTURED, PUBLIC, Formatters
-from tests.notebook.kernel import Kernel
+from tests.notebook.kernel import PATIENCE, Kernel
 from tests.notebook.samples import counted, death, failure, instrument, measured, mesh, row
 
 # What GitHub keeps of a notebook's HTML, of all that we use: no style, no title.
@@ -193,11 +194,45 @@ def test_static_refuses_in_one_line(kernel: Kernel, tmp_path: Path) -> None:
     )
     (tmp_path / "list.ipynb").write_text("[]")
     assert "it is no notebook" in kernel.refused(f"%monarch static {tmp_path / 'list.ipynb'}")
-    assert "on, off, or one saved notebook" in kernel.refused("%monarch static on off")
+    assert "on, off, auto, or one saved notebook" in kernel.refused("%monarch static on off")
 
 
-def test_turning_off_what_was_never_on_changes_nothing() -> None:
-    formatter: Any = DisplayFormatter()
-    before = dict(vars(formatter))
-    StaticViews(formatter).turn(False)
-    assert vars(formatter) == before
+def test_a_notebook_that_nbconvert_executes_shows_html_without_being_told(tmp_path: Path) -> None:
+    cells = (
+        "%load_ext monarch_jupyter\n%monarch spawn workers gpus=2",
+        "%monarch show",
+        "%%monarch on workers\nprint('a line')\n7",
+        "%monarch stacks workers",
+        "%monarch static",
+        "import ipywidgets\nipywidgets.IntSlider()",
+        "workers.stop().get()",
+    )
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
+    executed, _ = ExecutePreprocessor(timeout=PATIENCE).preprocess(notebook, {})
+    shown = [
+        [output["data"] for output in cell["outputs"] if "data" in output]
+        for cell in executed["cells"]
+    ]
+    *views, slider, _ = shown
+    assert not any(WIDGET in data for cell in views for data in cell)
+    assert WIDGET in slider[0], "no HTML beside"
+    assert "<td" in views[1][0]["text/html"]
+    exported, _ = HTMLExporter().from_notebook_node(executed)
+    assert "● ready" in exported
+    assert executed["cells"][4]["outputs"][0]["text"].startswith("views are plain HTML")
+
+
+def test_without_a_kernel_views_are_what_the_user_chose_and_the_shell_is_left_as_it_was() -> None:
+    class Shell:
+        display_formatter: Any = DisplayFormatter()
+
+    before = dict(vars(Shell.display_formatter))
+    views = StaticViews(Shell())
+    views.install()
+    assert not views.on
+    for choice, on in ((True, True), (False, False), (None, False)):
+        views.turn(choice)
+        assert views.on is on
+    views.restore()
+    assert vars(Shell.display_formatter) == before

@@ -10,6 +10,8 @@ import pytest
 
 from tests.packaging.building import ROOT, build, checked, names, only, run
 
+pytestmark = pytest.mark.slow
+
 PANEL = "share/jupyter/labextensions/monarch-jupyter"
 
 

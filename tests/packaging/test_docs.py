@@ -103,10 +103,12 @@ def test_pages_that_are_read_from_top_to_bottom_are_short(shelf: str) -> None:
 
 
 def _public_names() -> Iterator[tuple[str, str, object]]:
-    for file in sorted((ROOT / "runtime" / "monarch").glob("[a-z]*.py")):
-        module = importlib.import_module(f"monarch.{file.stem}")
+    folder = ROOT / "runtime" / "monarch"
+    for file in sorted([*folder.glob("[a-z]*.py"), *folder.glob("[a-z]*/*.py")]):
+        parts = [p for p in file.relative_to(folder).with_suffix("").parts if p != "__init__"]
+        module = importlib.import_module(".".join(["monarch", *parts]))
         for name in module.__all__:
-            yield file.stem, name, getattr(module, name)
+            yield ".".join(parts), name, getattr(module, name)
 
 
 def test_every_public_name_is_in_the_api_reference() -> None:
@@ -120,7 +122,7 @@ def test_every_public_name_is_in_the_api_reference() -> None:
     assert len(documented) == len(set(documented)), "a name stands there twice"
     seen: list[object] = []
     for path in documented:
-        module, _, name = path.partition(".")
+        module, _, name = path.rpartition(".")
         seen.append(getattr(importlib.import_module(f"monarch.{module}"), name))
     missing: list[str] = []
     for module, name, value in _public_names():

@@ -6,6 +6,8 @@ import pytest
 
 from tests.packaging.building import ROOT, build, checked, only, run
 
+pytestmark = pytest.mark.slow
+
 OFFLINE = re.compile(r"NewConnectionError|name resolution|Network is unreachable", re.IGNORECASE)
 
 
@@ -31,31 +33,26 @@ def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
-@pytest.mark.slow
 def test_the_wheel_alone_brings_what_both_import_roots_need(clean: Path, tmp_path: Path) -> None:
     code = "import monarch.actor, monarch.observe, monarch_jupyter; print(monarch.__file__)"
     assert "site-packages" in checked(run(clean, "-W", "error", "-c", code, cwd=tmp_path))
 
 
-@pytest.mark.slow
 def test_actors_are_imported_without_anything_heavy(clean: Path, tmp_path: Path) -> None:
     heavy = "{'torch', 'numpy', 'IPython', 'ipykernel', 'ipywidgets', 'tornado'}"
     code = f"import sys, monarch.actor; print(sorted({heavy} & set(sys.modules)))"
     assert checked(run(clean, "-c", code, cwd=tmp_path)).strip() == "[]"
 
 
-@pytest.mark.slow
 def test_the_wheel_does_not_bring_torch(clean: Path, tmp_path: Path) -> None:
     code = "import importlib.util; print(importlib.util.find_spec('torch'))"
     assert checked(run(clean, "-c", code, cwd=tmp_path)).strip() == "None"
 
 
-@pytest.mark.slow
 def test_the_command_lists_its_subcommands(clean: Path, tmp_path: Path) -> None:
     assert "doctor" in checked(run(clean.parent / "monarch", "--help", cwd=tmp_path))
 
 
-@pytest.mark.slow
 def test_jupyterlab_finds_the_panel_where_the_wheel_puts_it(clean: Path) -> None:
     panel = clean.parents[1] / "share/jupyter/labextensions/monarch-jupyter"
     assert (panel / "package.json").is_file()

@@ -14,6 +14,10 @@ PIXEL = (
     "'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII=')))"
 )
 
+MACHINE = (
+    "import sys\nprint('on', socket.gethostname(), 'in', tempfile.gettempdir(), 'with', sys.prefix)"
+)
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -65,20 +69,35 @@ def test_the_demo_says_where_it_saved_a_picture(folder: Path) -> None:
     assert (folder / "build/demo/a-0-0.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_clean_notebook_may_be_committed(folder: Path) -> None:
-    write(folder, code("from monarch.actor import Actor"))
-    done = run(sys.executable, ROOT / "scripts" / "check_notebooks.py", cwd=folder)
-    assert done.returncode == 0
-    assert "1 notebooks, 0 complaints" in done.stdout
+def test_an_executed_notebook_may_be_committed_and_one_that_changed_since_may_not(
+    folder: Path,
+) -> None:
+    path = write(folder, code("import socket, tempfile"), code(MACHINE))
+    check = ROOT / "scripts" / "check_notebooks.py"
+    assert "outputs are missing or of older cells" in run(sys.executable, check, cwd=folder).stdout
+    done = run(sys.executable, ROOT / "scripts" / "execute_notebooks.py", path, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    executed = nbformat.read(path, as_version=4)
+    (output,) = executed.cells[1].outputs
+    assert output.text == "on laptop in /tmp with ~/.venv\n"
+    assert "execution" not in executed.cells[1].metadata
+    done = run(sys.executable, check, cwd=folder)
+    assert (done.returncode, "1 notebooks, 0 complaints" in done.stdout) == (0, True)
+    executed.cells[0].source = "import socket, tempfile, sys"
+    nbformat.write(executed, path)
+    done = run(sys.executable, check, cwd=folder)
+    assert done.returncode == 1
+    assert "outputs are missing or of older cells: run `make notebooks`" in done.stdout
 
 
-def test_a_notebook_with_outputs_or_private_imports_is_refused(folder: Path) -> None:
-    ran = code("1")
-    ran.execution_count = 3
-    write(folder, ran, code("from monarch._src.net import node"))
+def test_a_notebook_with_widgets_or_private_imports_is_refused(folder: Path) -> None:
+    shown = code("1")
+    data = {"application/vnd.jupyter.widget-view+json": {}, "text/html": "x", "text/plain": "x"}
+    shown.outputs = [nbformat.v4.new_output("display_data", data=data)]
+    write(folder, shown, code("from monarch._src.net import node"))
     done = run(sys.executable, ROOT / "scripts" / "check_notebooks.py", cwd=folder)
     assert done.returncode == 1
-    assert "cell 0 has outputs" in done.stdout
+    assert "cell 0 shows a widget" in done.stdout
     assert "cell 1 uses monarch._src" in done.stdout
 
 
@@ -135,3 +154,34 @@ def test_every_test_is_run_once_and_what_fails_in_any_lane_is_told(
     for name in ("tests/browser", "tests/fault", "notebooks", "tests/unit"):
         own = [name, f"{name}:", f"{tmp_path}/{name}", f"{tmp_path}/{name}:"]
         assert sum(any(word in own for word in line.split()) for line in failed) == 1, name
+
+
+def test_marked_tests_are_left_out_of_every_lane_when_asked_for(tmp_path: Path) -> None:
+    script = tmp_path / "scripts" / "run_tests.py"
+    script.parent.mkdir()
+    shutil.copy(ROOT / "scripts" / "run_tests.py", script)
+    (tmp_path / "pyproject.toml").write_text(
+        "[tool.pytest.ini_options]\nmarkers = ['slow: s', 'browser: b', 'quick: q']\n"
+    )
+    (tmp_path / "conftest.py").write_text(
+        "def pytest_addoption(parser):\n"
+        "    parser.addoption('--nbmake', action='store_true')\n"
+        "    parser.addoption('--nbmake-timeout')\n"
+        "    parser.addoption('--timeout', type=int)\n"
+    )
+    ran = tmp_path / "ran"
+    for folder in ("unit", "fault", "browser"):
+        path = tmp_path / "tests" / folder / "test_it.py"
+        path.parent.mkdir(parents=True)
+        path.write_text("import pytest\n" + "".join(
+            f"@pytest.mark.{marker}\n"
+            f"def test_{marker}():\n"
+            f"    open({str(ran)!r}, 'a').write('{folder}/{marker} ')\n"
+            for marker in ("slow", "browser", "quick")
+        ))  # fmt: skip
+    leaving_out = ("--leave-out", "slow", "--leave-out", "browser")
+    run(
+        sys.executable, script, *leaving_out, "--import-mode=importlib", "-q",
+        cwd=tmp_path, env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    )  # fmt: skip
+    assert sorted(ran.read_text().split()) == ["browser/quick", "fault/quick", "unit/quick"]

@@ -84,7 +84,7 @@ def test_an_error_travels_without_an_exception_that_cannot(exception: Exception)
 def test_an_error_among_results_says_who_failed_of_what() -> None:
     results = [ActorError(ValueError("x"), failures=[failed(), failed(1)]), death_error([died()])]
     assert repr(results) == (
-        "[ActorError('Trainer.step on workers[gpus=3] raised ZeroDivisionError: division by zero'),"
+        "[ActorError('Trainer.step on workers[gpus=1] raised ZeroDivisionError: division by zero'),"
         " SupervisionError('workers[gpus=3] (pid 4003) died while it ran Trainer.step: "
         "killed by SIGKILL')]"
     )

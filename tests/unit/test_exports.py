@@ -20,6 +20,7 @@ PUBLIC = [
     "monarch.observe",
     "monarch.rdma",
     "monarch.session",
+    "monarch.spmd",
     "monarch.supervision",
     "monarch.testing",
 ]

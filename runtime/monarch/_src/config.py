@@ -1,18 +1,17 @@
 """Typed settings: defaults < environment (`MONARCH_<KEY>`) < `configure()`.
 
-There is one value for how long silence is tolerated, `liveness`; every time-out of the runtime is
-derived from it unless it is set by itself. Time-outs of which one has to end before another are
-checked together (`LADDER`), whichever layers they come from. Where one that is set does not fit the
-default of `liveness`, that moves and a warning says so; an order in which one could not do its work
-although all of them are set is refused where it is set. Later settings do not reach meshes that
-exist; the processes of a new mesh get those that are in force where it is spawned.
+A single value, `liveness`, says how long silence is tolerated; every time-out of the runtime is
+derived from it unless it is set itself. Time-outs of which one has to end before another are
+checked together (`LADDER`), whichever layers they come from. If one of them does not fit the
+default of `liveness`, `liveness` moves, and a warning says so. If all of them are set and their
+order cannot work, the setting is refused. Later settings do not reach existing meshes; the
+processes of a new mesh get the settings that are in force where it is spawned.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import threading
 import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -26,9 +25,9 @@ SPIN_S = 200e-6
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """All settings. Durations are seconds; a None one is derived from `liveness`.
+    """All settings. Durations are seconds; one that is None is derived from `liveness`.
 
-    liveness: how long a silent process or host is waited for before it counts as lost.
+    liveness: how long a process or host may be silent before it counts as lost.
     cleanup_timeout: how long a stopping proc may drain and clean up before it is killed; a third
         of `liveness`.
     startup_timeout: how long a new proc may take to say hello; twice `liveness`.
@@ -36,24 +35,24 @@ class Settings(msgspec.Struct, frozen=True):
         `liveness`.
     message_delivery_timeout: how long a proc keeps a call to an actor that it does not know yet,
         because the message that makes the actor is still on its way; `liveness`.
-    detached_limit: how long worker hosts go on with what a kept session has there while no client
-        is attached to it; 0: for ever.
-    preload: modules that every new proc has imported before it exists (`("torch",)`).
-    enable_log_forwarding: show what ranks print in the client of a script. Front ends that
+    detached_limit: how long worker hosts keep their part of a kept session while no client is
+        attached to it; 0: for ever.
+    preload: modules that every new proc imports before it starts (`("torch",)`).
+    enable_log_forwarding: show the output of ranks in the client of a script. Front ends that
         subscribe to output get it regardless.
     small_write_threshold: from this many bytes on, `Buffer.write` keeps a `bytes` instead of
         copying it.
-    spin: for how long who waits looks again before it sleeps, where waits are short. 0: never. In
-        force from the first mesh on, in the process that spawns it too.
-    cast_fanout: to how many hosts a process sends what it casts itself. Of a mesh over more of them
-        as many pass it on, and so on: a tree.
+    spin: how long a thread polls before it sleeps, where waits are short. 0: never. In force from
+        the first mesh on, also in the process that spawns it.
+    cast_fanout: to how many hosts a process sends a cast itself. On a mesh over more hosts, each of
+        these relays it to as many others, and so on: a tree.
     fault_injection: whether `monarch.testing` may hold, delay and lose messages of new procs.
-    rdma_allow_tcp_fallback: use TCP between two processes where nothing faster works; else such a
-        transfer is an error. And have large payloads go between hosts by TCP connections beside the
-        links.
-    rdma_encrypt_tcp: encrypt what RDMABuffers move by TCP between hosts; payloads always are.
+    rdma_allow_tcp_fallback: use TCP between two processes for which nothing faster works; otherwise
+        such a transfer is an error. Also send large payloads between hosts over TCP connections
+        beside the links.
+    rdma_encrypt_tcp: encrypt transfers of RDMABuffers over TCP between hosts; payloads always are.
     rdma_disable_ibverbs: never use RDMA network cards.
-    actor_queue_dispatch: always True; what an actor is sent waits in a queue of its own.
+    actor_queue_dispatch: always True: each actor has a queue of its own for messages.
     """
 
     liveness: float = 30.0
@@ -117,7 +116,7 @@ def seconds(key: str, value: object) -> float:
 
 
 def _seconds_of_text(text: str) -> float:
-    """'1h 30m', '500ms' or '30'; -1 if it is no duration."""
+    """'1h 30m', '500ms' or '30'; -1 if it is not a duration."""
     number = r"(\d+(?:\.\d+)?)"
     if re.fullmatch(rf"\s*{number}\s*", text):
         return float(text)
@@ -217,7 +216,7 @@ _FOREIGN: dict[str, Callable[[str, object], Any]] = {
 def _parsed(
     values: dict[str, object], called: Callable[[str], str] = lambda key: key
 ) -> dict[str, Any]:
-    """`called`: what an error calls a key."""
+    """Check and convert values. `called`: returns the name of a key for errors."""
     parsed: dict[str, Any] = {}
     for key, value in values.items():
         if key in KINDS:
@@ -236,9 +235,8 @@ def _hint(key: str) -> str:
     return f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(_PARSERS)}"
 
 
-# --- what has to hold between them ----------------------------------------------------------------
-
-# The first may be no longer than the second, because of what would come too late otherwise.
+# --- constraints between them ---------------------------------------------------------------------
+# The first may not be longer than the second; the text gives the consequence.
 LADDER = (
     (
         "cleanup_timeout",
@@ -261,7 +259,7 @@ _IN_FORCE = {
 
 
 def check(settings: Settings, source: Callable[[str], str] = lambda _: "") -> None:
-    """ValueError if these settings cannot work together; `source` says where a key was set."""
+    """Raise ValueError if these settings cannot work together; `source` says where one was set."""
     for key in ("liveness", "startup_timeout"):
         if _in_force(settings, key) <= 0:
             raise ValueError(f"{key}={getattr(settings, key)}: give more than 0 seconds")
@@ -293,29 +291,32 @@ def _in_force(settings: Settings, key: str) -> float:
 # --- layers ---------------------------------------------------------------------------------------
 
 _PREFIX = b"MONARCH_"
-_lock = threading.Lock()
-# What `configure` sets: outside of all blocks, and in each block that has not ended. Blocks of
-# several threads or tasks end in any order, and each takes away what it has set and no more.
-_layers: list[dict[str, Any]] = [{}]
+# The settings of `configure`: outside of all blocks, and in each block that has not ended. Blocks
+# of several threads or tasks end in any order, and each removes only its own settings. There is no
+# lock, which an interrupt could leave locked: each change is a single operation on a dict.
+_layers: dict[object, dict[str, Any]] = {"outside": {}}
 
 
-# The mapping behind `os.environ`, where it can be had: to ask that itself takes 20 times as long.
+# The mapping behind `os.environ`, if available: `os.environ` itself takes 20 times as long.
 _behind: Mapping[bytes, bytes] = getattr(os.environ, "_data", None) or os.environb
 
 
 def raw_environment() -> dict[bytes, bytes]:
-    """The environment as the system has it now."""
+    """The present environment of this process."""
     return dict(_behind)
 
 
 def _configured() -> dict[str, Any]:
-    return {key: value for layer in _layers for key, value in layer.items()}
+    merged: dict[str, Any] = {}
+    for layer in list(_layers.values()):
+        merged.update(layer)
+    return merged
 
 
 def _environment() -> dict[str, object]:
-    """What the environment sets. An empty variable sets nothing."""
+    """The settings in the environment. An empty variable sets nothing."""
     found: dict[str, object] = {}
-    if not any(name.startswith(_PREFIX) for name in raw_environment()):  # as mostly, told at once
+    if not any(name.startswith(_PREFIX) for name in raw_environment()):  # the usual case, quickly
         return found
     for key in _PARSERS:
         text = os.environ.get(_variable(key))
@@ -325,7 +326,7 @@ def _environment() -> dict[str, object]:
 
 
 def from_environment() -> list[str]:
-    """The variables of the environment that set something."""
+    """The variables of the environment that contain a setting."""
     return [_variable(key) for key in _environment()]
 
 
@@ -351,7 +352,7 @@ def _merged(runtime: dict[str, Any]) -> Settings:
 
 
 def _with_liveness_moved(merged: Settings, source: Callable[[str], str]) -> Settings:
-    """With `liveness`, which is not set, as near to its default as those that are set allow."""
+    """Move `liveness`, which is not set, no further from its default than the others require."""
     low, high = merged.cleanup_timeout, merged.message_delivery_timeout
     fits = merged.liveness
     if low is not None and high is not None:
@@ -365,7 +366,7 @@ def _with_liveness_moved(merged: Settings, source: Callable[[str], str]) -> Sett
 
 
 def _moved(merged: Settings, runtime: Mapping[str, Any]) -> str:
-    """What to say if `liveness` is not its default, and nothing has set it."""
+    """The warning if `liveness` was moved from its default; otherwise empty."""
     if merged.liveness == Settings().liveness or runtime.get("liveness") is not None:
         return ""
     if "liveness" not in runtime and "liveness" in _environment():
@@ -395,26 +396,24 @@ def settings() -> Settings:
     """The settings in force now.
 
     Raises:
-        TypeError, ValueError: as `configure`, of what the environment says.
+        TypeError, ValueError: as `configure`, for values in the environment.
     """
-    with _lock:
-        runtime = _configured()
+    runtime = _configured()
     return _merged(runtime)
 
 
 def spin_s() -> float:
-    """`settings().spin`, for as good as nothing where nothing sets it: each proc asks."""
-    return settings().spin if b"MONARCH_SPIN" in _behind or any(_layers) else SPIN_S
+    """`settings().spin`; almost free if it is not set, since each proc calls this."""
+    return settings().spin if b"MONARCH_SPIN" in _behind or any(list(_layers.values())) else SPIN_S
 
 
 def for_new_procs() -> dict[str, str]:
-    """What to add to the environment of new processes, so that what is set here is set there."""
-    with _lock:
-        runtime = _configured()
+    """The variables that give new processes the settings of this one."""
+    runtime = _configured()
     given = {**_parsed(_environment(), _variable), **runtime}
     merged = _merged(runtime)
     moved = _moved(merged, runtime)
-    if moved:  # there it is set, and nobody is told again
+    if moved:  # the new processes have it set, so they do not warn again
         _warn_once(moved, 3)
         given["liveness"] = merged.liveness
     return {_variable(key): _as_text(value) for key, value in given.items() if key not in KINDS}
@@ -429,11 +428,11 @@ def _as_text(value: Any) -> str:
 
 
 def configure(**values: object) -> dict[str, Any]:
-    """Set settings for what is made from now on; returns all settings in force.
+    """Set settings, for objects that are made from now on; returns all settings in force.
 
-    A None takes a setting back: it is as if nothing had set it. What is set while a block of
-    `configured` runs ends with the block. Settings of Monarch that have no effect here are kept,
-    and a UserWarning says so, once each; another one says where a time-out moves `liveness`.
+    None removes a setting. Settings that are made in a block of `configured` end with the block.
+    Settings of Monarch that have no effect here are kept, with one UserWarning for each; another
+    UserWarning tells if a time-out moves `liveness`.
 
     Raises:
         ValueError: an unknown key (the nearest names are listed), a value that cannot work, or
@@ -441,12 +440,10 @@ def configure(**values: object) -> dict[str, Any]:
         TypeError: a value of the wrong type.
     """
     parsed = _parsed(values)
-    with _lock:
-        runtime = {**_configured(), **parsed}
-        merged = _merged(runtime)
+    runtime = {**_configured(), **parsed}
+    merged = _merged(runtime)
     _warn_of(parsed, _moved(merged, runtime), 2)
-    with _lock:
-        _layers[-1].update(parsed)
+    list(_layers.values())[-1].update(parsed)
     return get_global_config()
 
 
@@ -461,37 +458,33 @@ def _warn_of(parsed: Mapping[str, Any], moved: str, stacklevel: int) -> None:
 def configured(**values: object) -> Generator[dict[str, Any], None, None]:
     """`configure()` for the length of a `with` block, for the whole process.
 
-    Blocks may overlap: of two that set the same, the one that began last counts.
+    Blocks may overlap: if two set the same key, the block that began last counts.
     """
     parsed = _parsed(values)
-    with _lock:
-        runtime = {**_configured(), **parsed}
-        merged = _merged(runtime)
-        _layers.append(parsed)
+    runtime = {**_configured(), **parsed}
+    merged = _merged(runtime)
+    block = object()
     try:
+        _layers[block] = parsed
         _warn_of(parsed, _moved(merged, runtime), 3)
         yield get_global_config()
     finally:
-        with _lock:
-            _layers[:] = [layer for layer in _layers if layer is not parsed]
+        _layers.pop(block, None)
 
 
 def get_global_config() -> dict[str, Any]:
-    """All settings in force, by name, and those of Monarch without effect that are set."""
-    with _lock:
-        runtime = _configured()
+    """All settings in force, by name, including those of Monarch that have no effect here."""
+    runtime = _configured()
     foreign = {k: v for k, v in runtime.items() if k in KINDS and v is not None}
     return {**msgspec.structs.asdict(_merged(runtime)), **foreign}
 
 
 def get_runtime_config() -> dict[str, Any]:
-    """Only what `configure()` has set."""
-    with _lock:
-        return _configured()
+    """The settings of `configure()` only."""
+    return _configured()
 
 
 def clear_runtime_config() -> None:
-    """Forget everything that `configure()` has set."""
-    with _lock:
-        for layer in _layers:
-            layer.clear()
+    """Remove all settings of `configure()`."""
+    for layer in list(_layers.values()):
+        layer.clear()

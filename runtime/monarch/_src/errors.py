@@ -4,6 +4,8 @@
     └── CallCancelled         in a sync endpoint: the caller has cancelled the call
     Exception
     ├── ActorError            an endpoint raised; the actor lives
+    │   └── ItemError             a function that `map` runs has raised for one of its items
+    ├── CollectiveError       (RuntimeError) a rank did not come to a collective of a process group
     ├── DebugError            (RuntimeError) the debugger cannot do what was requested
     ├── DeadlockError         (RuntimeError) actors wait for each other in a cycle
     ├── JobError              (RuntimeError) the hosts of a job could not be allocated, or are gone
@@ -16,10 +18,12 @@
     │   ├── StateDictVersionError the publisher no longer keeps that version of a state dict
     │   └── RDMAUnavailableError  no permitted transport leads to the owner
     ├── StateDictMismatchError (ValueError) a published state dict does not fit the requested one
+    ├── QueryError            (ValueError) a query is refused, or fails
     ├── StacksError           (RuntimeError) the stacks of ranks cannot be read here
     ├── SessionError          (RuntimeError) a session cannot be kept, resumed or released
     └── SupervisionError      (RuntimeError) the actor, process or host that was called has died
         ├── BootstrapError    (ActorError) the bootstrap function of a process has raised
+        ├── ItemLostError     several ranks have died while they ran the same item of a `map`
         ├── MeshStoppedError  a mesh was used after `stop`
         └── RestartedError    the process died during the call, and is being restarted
 
@@ -87,6 +91,30 @@ class ActorError(_FailureReport, Exception):
         return type(self), (portable(self.exception), self._message, self.failures)
 
 
+class ItemError(ActorError):
+    """The function that `map` runs has raised for one of the items. The ranks live.
+
+    `index` is the place of the item, from 0, and `item` a short text of it. `failures` has the rank
+    that ran it.
+    """
+
+    def __init__(
+        self,
+        exception: BaseException | None = None,
+        message: str = "the function has raised for an item",
+        failures: Sequence[RankFailure] = (),
+        index: int = 0,
+        item: str = "",
+    ) -> None:
+        super().__init__(exception, message, failures)
+        self.index = index
+        self.item = item
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind, facts = super().__reduce__()
+        return kind, (*facts, self.index, self.item)
+
+
 class SupervisionError(_FailureReport, RuntimeError):
     """The actor, process or host that was called has died, or the actor's constructor raised.
 
@@ -149,6 +177,30 @@ class MeshStoppedError(SupervisionError):
     """
 
 
+class ItemLostError(SupervisionError):
+    """Several ranks have died while they ran the same item of a `map`, so it is not tried again.
+
+    `index` is the place of the item, from 0, and `item` a short text of it. `failures` has the
+    ranks that died.
+    """
+
+    def __init__(
+        self,
+        message: str = "an item has ended the ranks that ran it",
+        failures: Sequence[RankFailure] = (),
+        remedy: str = "",
+        index: int = 0,
+        item: str = "",
+    ) -> None:
+        super().__init__(message, failures, remedy)
+        self.index = index
+        self.item = item
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind, facts = super().__reduce__()
+        return kind, (*facts, self.index, self.item)
+
+
 class RestartedError(SupervisionError):
     """The process that was called has died and is being restarted: its state is lost.
 
@@ -178,6 +230,25 @@ class CallCancelled(KeyboardInterrupt):
 
     def __init__(self, message: str = "the caller has cancelled the call") -> None:
         super().__init__(message)
+
+
+class CollectiveError(RuntimeError):
+    """A collective was ended because a rank that it waited for has died, or has raised before it.
+
+    `why` names that rank. The process groups of the rank that gets the error have ended. It takes
+    the place of the error of torch's backend when an endpoint is left; inside the endpoint, code
+    sees the RuntimeError of the backend.
+    """
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(
+            f"{why}. The process groups of this rank have ended with it: call init_process_group() "
+            "on the ranks that live for new ones"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.why,)
 
 
 class DeadlockError(RuntimeError):
@@ -231,6 +302,13 @@ class DebugError(RuntimeError):
 
 class StacksError(RuntimeError):
     """No stack could be read: py-spy is not installed, or may not trace the processes."""
+
+
+class QueryError(ValueError):
+    """A query was refused or failed; the text is DuckDB's where DuckDB refused it.
+
+    Also raised without DuckDB, with the remedy.
+    """
 
 
 class JobError(RuntimeError):
@@ -372,12 +450,13 @@ def portable(exception: BaseException | None) -> BaseException | None:
 
 # Tracebacks show where a user imports these from.
 for _public in (
-    ActorError, BootstrapError, CallCancelled, DeadlockError, MeshStoppedError, RestartedError,
-    SupervisionError,
+    ActorError, BootstrapError, CallCancelled, DeadlockError, ItemError, ItemLostError,
+    MeshStoppedError, RestartedError, SupervisionError,
 ):  # fmt: skip
     _public.__module__ = "monarch.actor"
 
 
+QueryError.__module__ = "monarch.observe"
 StacksError.__module__ = "monarch.observe"
 
 

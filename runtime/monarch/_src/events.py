@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -36,18 +35,24 @@ class ProcReady(msgspec.Struct, frozen=True):
 
 
 class RankFailed(msgspec.Struct, frozen=True):
-    """A proc or an actor of a mesh that this process uses has failed."""
+    """A proc or an actor of a mesh that this process uses has failed.
+
+    `mesh` is the uid of the proc mesh if a proc has ended, else 0.
+    """
 
     failure: RankFailure
+    mesh: int = 0
 
 
 class RankRestarting(msgspec.Struct, frozen=True):
     """A proc of a mesh that this process uses has died and is being restarted; its state is lost.
 
-    `failure.restarted` counts its restarts. Its owner gets `ProcReady` next.
+    `failure.restarted` counts its restarts. Its owner gets `ProcReady` next. `mesh` is the uid of
+    the proc mesh.
     """
 
     failure: RankFailure
+    mesh: int = 0
 
 
 class RankPaused(msgspec.Struct, frozen=True):
@@ -137,27 +142,25 @@ class Bus:
     """Listeners by event type. Thread-safe: an event goes to the listeners subscribed just then."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        # By number, so that a function that is subscribed twice can be unsubscribed once.
+        # By number, so that a function that is subscribed twice can be unsubscribed once. Without a
+        # lock, which an interrupt could leave taken: each change is a single operation on a dict.
         self._listeners: dict[type, dict[int, Callable[[Any], None]]] = {}
         self._numbers = itertools.count()
 
     def subscribe(self, kind: type[E], listener: Callable[[E], None]) -> Callable[[], None]:
         """Call `listener` with every event of that type; returns a function to unsubscribe it."""
         number = next(self._numbers)
-        with self._lock:
-            self._listeners[kind] = {**self._listeners.get(kind, {}), number: listener}
+        listeners = self._listeners.setdefault(kind, {})
+        listeners[number] = listener
 
         def unsubscribe() -> None:
-            with self._lock:
-                listeners = self._listeners.get(kind, {})
-                self._listeners[kind] = {n: x for n, x in listeners.items() if n != number}
+            listeners.pop(number, None)
 
         return unsubscribe
 
     def emit(self, event: Event) -> None:
         """Call each listener for this type of event."""
-        for listener in self._listeners.get(type(event), _NO_LISTENERS).values():
+        for listener in list(self._listeners.get(type(event), _NO_LISTENERS).values()):
             try:
                 listener(event)
             except Exception:

@@ -1,6 +1,6 @@
-"""Settings of Monarch that tune what does not exist here: accepted, checked, and without effect.
+"""Settings of Monarch for parts that do not exist here: accepted, checked, and without effect.
 
-`configure` keeps them, so that a program that sets and restores them finds what it has set.
+`configure` keeps them, so that a program that sets and restores them gets its values back.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _OURS = {key: ours for ours, keys in _INSTEAD.items() for key in keys.split()}
 
 
 def without_effect(key: str) -> str:
-    """What is said of a setting of Monarch, and what to set in place of it."""
+    """The warning for a setting of Monarch, with a substitute if there is one."""
     ours = _OURS.get(key)
     instead = f"; {ours} is what there is of that kind" if ours else ""
     return f"{key} is a setting of Monarch without effect here{instead}"

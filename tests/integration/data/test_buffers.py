@@ -128,7 +128,7 @@ def test_what_is_read_only_may_be_read_and_not_written(procs: ProcMesh) -> None:
     assert mover.first_byte.call_one(buffer).get() == ord("a")
     with pytest.raises(ActorError, match="is read-only: its owner registered it as such"):
         mover.write.call_one(buffer, 3, 0).get()
-    with pytest.raises(ValueError, match="into memory that is read-only"):
+    with pytest.raises(ValueError, match="needs a destination that can be written to"):
         buffer.read_into(bytes(100))
 
 
@@ -315,7 +315,7 @@ def test_memory_of_a_session_of_this_process_that_has_ended_is_told_as_such() ->
         forged(buffer, owner=was_here).read_into(bytearray(10)).get()
     # Of another container perhaps, whose processes have numbers of their own.
     elsewhere = msgspec.structs.replace(was_here, incarnation=bytes(16))
-    with pytest.raises(RDMAOwnerLostError, match="there is no such process any more"):
+    with pytest.raises(RDMAOwnerLostError, match="the process has ended"):
         forged(buffer, owner=elsewhere).read_into(bytearray(10)).get()
 
 
@@ -398,7 +398,7 @@ def test_the_machine_says_what_it_has(procs: ProcMesh) -> None:
     assert is_ibverbs_available() == is_rdma_available() == (sysfs.usable_here()[0] is not None)
     with configured(rdma_disable_ibverbs=True):
         assert not is_ibverbs_available()
-    with pytest.raises(ValueError, match="memory of 'cpu' or 'cuda' is moved"):
+    with pytest.raises(ValueError, match="give 'cpu' or 'cuda'"):
         get_rdma_backend("mps")
     holder: Any = procs.slice(gpus=0).spawn("holder", Holder)
     buffer = holder.make.call_one(1000, False).get()

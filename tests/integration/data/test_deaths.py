@@ -16,7 +16,10 @@ from tests.conftest import Faults
 from tests.integration.data.parties import ENCRYPTED, TRANSPORTS, sides_of, way_over
 
 Spawn = Callable[..., ProcMesh]
-pytestmark = pytest.mark.skipif(not shared_memory.PRESENT, reason="shm and cma need Linux")
+pytestmark = [
+    pytest.mark.skipif(not shared_memory.PRESENT, reason="shm and cma need Linux"),
+    pytest.mark.slow,
+]
 MIB = 1 << 20
 
 

@@ -110,7 +110,9 @@ def test_where_neither_can_be_dialled_that_is_said_with_what_would_do(
     side: Callable[..., Side],
 ) -> None:
     owner, mover = side("laptop"), side("desktop")
-    with pytest.raises(TransportFailed, match=r"laptop is not dialled.*nor is desktop") as told:
+    with pytest.raises(
+        TransportFailed, match=r"do not dial laptop.*nor do they dial desktop"
+    ) as told:
         mover.dialling.connector(owner.dialling.serve("worker"), ask_of(owner))
     assert "on a worker host" in told.value.why.remedy
 

@@ -117,5 +117,5 @@ def test_a_kernel_that_refuses_is_told_with_its_remedy(spawn_procs: Spawn) -> No
     used, warned = mover.read_with_warnings.call_one(buffer, 8).get()
     assert used == "tcp"
     assert [category for category, _ in warned] == ["RDMATcpFallbackWarning"]
-    assert f"may not be looked into from here: {os.strerror(errno.EACCES)}" in warned[0][1]
+    assert f"does not let this one open its memory: {os.strerror(errno.EACCES)}" in warned[0][1]
     assert "CAP_SYS_PTRACE" in warned[0][1]

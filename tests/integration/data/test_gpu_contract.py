@@ -40,9 +40,10 @@ __all__ = [
     "test_the_owner_may_hold_the_interpreters_lock",
     "test_transfers_leave_nothing_open",
 ]
-pytestmark = pytest.mark.skipif(
-    not shared_memory.PRESENT, reason="shm, cma and cuda_ipc need Linux"
-)
+pytestmark = [
+    pytest.mark.skipif(not shared_memory.PRESENT, reason="shm, cma and cuda_ipc need Linux"),
+    pytest.mark.slow,
+]
 WAYS = ways(
     ("cuda_ipc", "of gpu", "to gpu"),
     ("cuda_ipc", "of gpu", "to host"),

@@ -43,7 +43,10 @@ __all__ = [
     "test_owners_that_die_leave_nothing_with_who_read_them",
 ]
 Spawn = Callable[..., ProcMesh]
-pytestmark = pytest.mark.skipif(not shared_memory.PRESENT, reason="cuda_ipc and cma need Linux")
+pytestmark = [
+    pytest.mark.skipif(not shared_memory.PRESENT, reason="cuda_ipc and cma need Linux"),
+    pytest.mark.slow,
+]
 MIB = 1 << 20
 
 

@@ -129,7 +129,7 @@ def test_a_time_out_ends_the_wait_for_what_was_queued_and_nothing_is_moved(
     first, kept, second, kept_again, done, moved = json.loads(run_python(OCCUPIED).splitlines()[-1])
     for said in (first, second):
         assert said.startswith("a write of 5 bytes to the RDMABuffer of 5 bytes of holder")
-        assert "not done within 0.1 s: what the program has queued on a GPU of this" in said
+        assert "not done within 0.1 s: work that the program has queued on a GPU of this" in said
     assert (kept, kept_again, done, moved) == (True, True, False, bytes(5).hex())
 
 

@@ -14,7 +14,10 @@ from monarch.actor import ActorError, ProcMesh, this_host
 from monarch.rdma import RDMABuffer, RDMAHandleError
 from tests.integration.data.parties import ENCRYPTED, TRANSPORTS, sides_of, way_over
 
-pytestmark = pytest.mark.skipif(not shared_memory.PRESENT, reason="shm and cma need Linux")
+pytestmark = [
+    pytest.mark.skipif(not shared_memory.PRESENT, reason="shm and cma need Linux"),
+    pytest.mark.slow,
+]
 MIB = 1 << 20
 LARGEST = int(os.environ.get("MONARCH_TEST_LARGEST_MIB", "37")) * MIB + 5
 SIZES = [1, 2, 4095, 4096, 4097, 65_537, MIB - 1, MIB + 1, LARGEST]
@@ -87,7 +90,6 @@ def test_a_smaller_source_leaves_the_rest_as_it_was(sides: Sides) -> None:
     assert after[10:] == before[10:]
 
 
-@pytest.mark.slow
 def test_a_gibibyte_arrives(sides: Sides) -> None:
     if os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 3 << 30:
         pytest.skip("needs 3 GiB of free memory: a gibibyte for each side, and room")

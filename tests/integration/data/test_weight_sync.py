@@ -187,9 +187,9 @@ def test_a_version_is_waited_for_had_while_it_is_kept_and_gone_after_that(traine
     trainer.refresh.call_one(3).get()
     assert equal(third.get(), weights(3))
     for gone in (0, 2):
-        with pytest.raises(StateDictVersionError, match=f"version {gone} .* come to version 3"):
+        with pytest.raises(StateDictVersionError, match=f"version {gone} .* it is at version 3"):
             get_state_dict(handle, version=gone).get()
-    with pytest.raises(RDMATimeoutError, match=r"version 9 was not there within 0 s: .* 1, 3"):
+    with pytest.raises(RDMATimeoutError, match=r"version 9 was not available within 0 s: .* 1, 3"):
         get_state_dict(handle, version=9, timeout=0).get()
     with pytest.raises(ActorError, match="version 3 after version 3: versions have to grow"):
         trainer.refresh.call_one(3).get()
@@ -252,7 +252,9 @@ def test_a_model_that_lives_in_what_is_published_is_seen_between_its_steps(train
     assert pulled.version == 2
     assert equal(pulled, before)
     trainer.begin_step.call_one().get()
-    with pytest.raises(RDMATimeoutError, match=r"a version was not there .* none that is complete"):
+    with pytest.raises(
+        RDMATimeoutError, match=r"a version was not available .* none that is complete"
+    ):
         get_state_dict(handle, timeout=0.05).get()
     waiting = get_state_dict(handle)
     trainer.end_step.call_one().get()

@@ -23,7 +23,14 @@ from monarch._src.payload.pieces import Outcome, Wanted
 from monarch._src.payload.sender import HEADER
 from monarch._src.payload.state.fetches import PIECE
 from monarch._src.rdma.transports.tcp_channel import Connection
-from monarch._src.rdma.transports.tcp_protocol import ANSWER, DONE, MAGIC, REFUSED, STALE, PartAsked
+from monarch._src.rdma.transports.tcp_protocol import (
+    ANSWER,
+    DONE,
+    MAGIC,
+    REFUSED,
+    STALE,
+    PartRequest,
+)
 from monarch._src.rdma.transports.tcp_server import TcpServer
 from monarch._src.rdma.transports.tcp_sockets import LOOPBACK
 from monarch._src.system import shared_memory
@@ -71,7 +78,7 @@ class Gateway:
         if isinstance(message, AskBulk):
             self.bulk.on_ask(self.other.site, message)
         else:
-            self.bulk.on_told(message)
+            self.bulk.on_answer(message)
 
     def opener(self) -> Callable[[str, int, float], socket.socket] | None:
         if self.meddler is None:
@@ -216,7 +223,7 @@ def test_a_site_that_cannot_be_reached_is_told_and_tried_again_later(
     whys = {wants.came.get(timeout=PATIENCE_S)[1:] for _ in range(pieces)}
     ((outcome, why),) = whys
     assert outcome is Outcome.DOWN
-    assert "no connection beside the link to has: has-1 is not dialled by other hosts" in why
+    assert "no connection beside the link to has: other hosts do not dial has-1" in why
     assert [record.levelname for record in caplog.records] == ["WARNING"], "it is said once"
     assert wants.bulk.why_not("has-1") == why
     has.listens = True
@@ -264,7 +271,7 @@ def test_of_a_site_that_has_ended_nothing_is_told_any_more(
     room = bytearray(len(DATA))
     wants.ask(room, number)
     wants.outcomes(1)
-    wants.posted.put(partial(wants.bulk.ended, "has-1"))
+    wants.posted.put(partial(wants.bulk.forget_site, "has-1"))
     pieces = wants.ask(room, number, fetch=2)
     told: list[int] = []
     while told.count(2) < pieces:
@@ -280,7 +287,7 @@ def test_those_who_were_let_in_before_are_not_any_more(make: Make) -> None:
     room = bytearray(len(DATA))
     wants.outcomes(wants.ask(room, number))
     before = has.bulk._dialling  # pyright: ignore[reportPrivateUsage]
-    has.bulk.serve_anew()
+    has.bulk.restart_server()
     assert before.serve("").hosts == []
     assert wants.outcomes(wants.ask(room, number)) == [Outcome.HERE] * 3  # who asks again is let in
 
@@ -350,7 +357,7 @@ class Sender:
         assert self._process.stdout is not None
         said = [int(text) for text in self._process.stdout.readline().split()]
         self.pid, fd, file, key, capacity, use, at, size, self.other, self.inode = said
-        self.asked = PartAsked(self.pid, fd, file, key, capacity, use, 0, 0, 0, at, size)
+        self.asked = PartRequest(self.pid, fd, file, key, capacity, use, 0, 0, 0, at, size)
 
     def close(self) -> None:
         self._process.communicate(timeout=PATIENCE_S)
@@ -375,7 +382,7 @@ def peer(sender: Sender) -> Iterator[tuple[Connection, PartRequests]]:
     server.close()
 
 
-def answered(peer: tuple[Connection, PartRequests], asked: PartAsked) -> tuple[int, bytes]:
+def answered(peer: tuple[Connection, PartRequests], asked: PartRequest) -> tuple[int, bytes]:
     """The status, and the bytes if there are any."""
     connection, requests = peer
     connection.send(asked.packed(requests.incarnation))
@@ -388,9 +395,9 @@ def answered(peer: tuple[Connection, PartRequests], asked: PartAsked) -> tuple[i
     return status, bytes(data)
 
 
-def changed(asked: PartAsked, **fields: int) -> PartAsked:
+def changed(asked: PartRequest, **fields: int) -> PartRequest:
     said = {name: getattr(asked, name) for name in asked.__struct_fields__}
-    return PartAsked(**{**said, **fields})
+    return PartRequest(**{**said, **fields})
 
 
 def test_a_segment_of_another_process_is_read_and_only_as_far_as_it_goes(

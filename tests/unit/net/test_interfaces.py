@@ -117,7 +117,7 @@ def test_a_socket_of_this_host_is_tried_as_an_address_is(tmp_path: Path) -> None
     ("code", "remedy"),
     [
         (errno.EADDRINUSE, "another program listens there; end it, or take another port"),
-        (errno.EADDRNOTAVAIL, "that is no address of this host; `*` is every one"),
+        (errno.EADDRNOTAVAIL, "that is not an address of this host; `*` stands for all"),
         (errno.EACCES, "this user may not; take a port above 1023"),
     ],
 )

@@ -67,7 +67,7 @@ class Bulk:
     def ask(self, _site: str, wanted: Wanted) -> None:
         self.wanted.append(wanted)
 
-    def ended(self, site: str) -> None:
+    def forget_site(self, site: str) -> None:
         self.over.append(site)
 
 
@@ -158,7 +158,7 @@ def test_of_a_sender_that_is_out_of_reach_or_ends_what_is_behind_is_handed_in(ho
     small = list(encode(Shutdown("behind it")))
     host.came(1, message(1, lent(8)))
     assert not host.came(1, small)
-    host.fetcher.ended("there", "sender")
+    host.fetcher.on_sender_ended("there", "sender")
     assert [said for said, _ in host.desk.handed] == [Shutdown("behind it")]
     host.desk.reaches = False
     host.came(1, message(1, lent(8, word=2)))
@@ -227,7 +227,7 @@ def test_what_does_not_come_beside_the_link_comes_by_it(beside: Host, outcome: O
     beside.came(2, message(2, lent(8, word=2)))
     is_of_the_sender = outcome is Outcome.UNREADABLE
     assert len(beside.bulk.wanted) == (3 if is_of_the_sender else 4)
-    beside.fetcher.ended("there", "sender")
+    beside.fetcher.on_sender_ended("there", "sender")
     beside.came(3, message(3, lent(8, word=3)))
     assert beside.bulk.wanted[-1].lent.word == 3, "another sender of that name"
     borrower.close()
@@ -246,7 +246,7 @@ def test_a_piece_for_which_there_is_no_memory_ends_its_payload_and_no_other(besi
 def test_a_piece_of_a_dropped_payload_touches_no_segment_of_another(beside: Host) -> None:
     beside.came(1, message(1, lent(8)))
     (late,) = beside.bulk.wanted
-    beside.fetcher.ended("there")
+    beside.fetcher.on_sender_ended("there")
     assert beside.bulk.over == ["there"]
     beside.came(2, message(2, lent(8, word=2)))
     new = beside.bulk.wanted[-1]
@@ -272,5 +272,5 @@ def test_frames_that_are_cut_or_say_nonsense_are_refused(host: Host, cut: int) -
         except FrameError:
             continue
         pytest.fail("it was taken")
-    with pytest.raises(FrameError, match="no segment"):
+    with pytest.raises(FrameError, match="an invalid segment reference"):
         host.came(1, message(1, InSegment(1, 1, 1, 1, 99, 7, 100, 1, True, False, True, ((0, 8),))))

@@ -8,7 +8,7 @@ from monarch._src.payload.outgoing import OutgoingPayloads
 def test_what_a_host_has_not_fetched_waits_and_what_was_taken_or_is_given_up_does_not() -> None:
     served = OutgoingPayloads()
     told: list[str] = []
-    served.on_less = told.append
+    served.on_removed = told.append
     parts = [memoryview(bytes(10)), memoryview(bytes(5))]
     first = served.add("a", "host", 7, parts)
     served.add("b", "host", 7, parts)

@@ -113,7 +113,7 @@ def test_an_unknown_label_is_a_value_error_that_lists_the_dims() -> None:
 @pytest.mark.parametrize(
     ("labels", "sizes", "text"),
     [
-        (["a", "a"], [1, 2], "dim 'a' is there twice"),
+        (["a", "a"], [1, 2], "dim 'a' appears twice"),
         (["a"], [0], "dim 'a' has size 0; the smallest size is 1"),
         (["a"], [-3], "dim 'a' has size -3"),
         (["a"], [1, 2], "1 labels but 2 sizes"),

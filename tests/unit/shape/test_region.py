@@ -71,8 +71,8 @@ def test_anything_that_works_as_an_index_selects(region: Region) -> None:
         ({"gpus": slice(None, None, 0)}, ValueError, "gpus=::0 has step 0"),
         ({"gpus": 1.5}, TypeError, "gpus=1.5 is a float; give an int or a slice"),
         ({"gpus": [0, 2]}, TypeError, r"gpus=\[0, 2\] is a list; give an int or a slice"),
-        ({"gpus": slice("a", None)}, TypeError, "gpus='a': has a bound that is no int"),
-        ({"gpus": slice(None, None, 1.5)}, TypeError, "gpus=::1.5 has a bound that is no int"),
+        ({"gpus": slice("a", None)}, TypeError, "gpus='a': has a bound that is not an int"),
+        ({"gpus": slice(None, None, 1.5)}, TypeError, "gpus=::1.5 has a bound that is not an int"),
     ],
 )
 def test_slice_refuses_with_dim_value_and_remedy(
@@ -125,14 +125,14 @@ def test_split_can_split_several_dims_reuse_the_name_and_rename(region: Region) 
         ({"gpus": ("a", "b"), "a": 2, "b": 3}, "of sizes 2 x 3; their product must be 4"),
         ({"gpus": ("a", "b"), "a": 2, "b": 1}, "of sizes 2 x 1; their product must be 4"),
         ({"gpus": ("a", "b")}, "sizes of a, b are left out, and only one can be computed; .* b=4"),
-        ({"gpus": ("hosts", "b"), "b": 2}, "dim 'hosts' is there twice"),
-        ({"gpus": ("a", "a"), "a": 2}, "dim 'a' is there twice"),
-        ({"gpus": ("a", "b"), "a": 2, "c": 2}, "c=2 sizes a dim that nothing is split into"),
-        ({"gpus": 4}, "gpus=4 sizes a dim that nothing is split into"),
+        ({"gpus": ("hosts", "b"), "b": 2}, "dim 'hosts' appears twice"),
+        ({"gpus": ("a", "a"), "a": 2}, "dim 'a' appears twice"),
+        ({"gpus": ("a", "b"), "a": 2, "c": 2}, "c=2 sizes a dim that no split names"),
+        ({"gpus": 4}, "gpus=4 sizes a dim that no split names"),
         ({"gpus": "ab"}, r"gpus='ab' is a string; name the new dims in a sequence"),
         ({"gpus": ()}, r"gpus=\(\) names no dims"),
-        ({"gpus": ("a", "b"), "a": 0}, "a=0 is no size; the smallest is 1"),
-        ({"gpus": ("a", "b"), "a": -2}, "a=-2 is no size"),
+        ({"gpus": ("a", "b"), "a": 0}, "a=0 is not a size; the smallest is 1"),
+        ({"gpus": ("a", "b"), "a": -2}, "a=-2 is not a size"),
     ],
 )
 def test_split_refuses_with_the_reason(
@@ -180,7 +180,7 @@ def test_rename_keeps_ranks_and_can_exchange_names(region: Region) -> None:
 
 
 def test_rename_refuses_collisions_and_unknown_dims(region: Region) -> None:
-    with pytest.raises(ValueError, match="rename: dim 'gpus' is there twice"):
+    with pytest.raises(ValueError, match="rename: dim 'gpus' appears twice"):
         region.rename(hosts="gpus")
     with pytest.raises(ValueError, match="no dim 'gpu' to rename; there are dims hosts, gpus"):
         region.rename(gpu="x")
@@ -204,7 +204,7 @@ def test_positions_and_ranks_out_of_the_region_are_refused(region: Region) -> No
 def test_labels_must_match_the_axes() -> None:
     with pytest.raises(ValueError, match="1 labels for the 2 axes"):
         Region(["a"], NDSlice.new_row_major([2, 2]))
-    with pytest.raises(ValueError, match="dim 'a' is there twice"):
+    with pytest.raises(ValueError, match="dim 'a' appears twice"):
         Region(["a", "a"], NDSlice.new_row_major([2, 2]))
 
 

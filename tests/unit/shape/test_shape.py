@@ -47,10 +47,10 @@ def test_unity_is_the_single_rank_zero() -> None:
     [
         (lambda s: s.at("gpu", 0), ValueError, "no dim 'gpu' in {hosts=2,gpus=4}; it has dims"),
         (lambda s: s.at("gpus", 4), ValueError, "gpus=4 is out of range"),
-        (lambda s: s.at("gpus", slice(0, 1)), TypeError, r"is no int; use select\(\)"),
+        (lambda s: s.at("gpus", slice(0, 1)), TypeError, r"is not an int; use select\(\)"),
         (lambda s: s.select("gpu", slice(1)), ValueError, "no dim 'gpu'"),
         (lambda s: s.select("gpus", slice(2, 2)), ValueError, "selects nothing"),
-        (lambda s: s.select("gpus", 1), TypeError, r"1 is no slice; use at\(\)"),
+        (lambda s: s.select("gpus", 1), TypeError, r"1 is not a slice; use at\(\)"),
     ],
 )
 def test_what_is_not_there_is_refused(

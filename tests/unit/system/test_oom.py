@@ -60,7 +60,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KillsForMemory:
 
 
 def test_a_kill_in_a_group_of_its_own_is_a_proof(host: KillsForMemory, tmp_path: Path) -> None:
-    host.met("1.0", 1, forked=False)
+    host.proc_started("1.0", 1, forked=False)
     assert host.explain("1.0", 100) is None, "nothing has risen"
     count(tmp_path / "a" / "b", 21)
     found = host.explain("1.0", 100)
@@ -73,8 +73,8 @@ def test_a_kill_in_a_group_of_its_own_is_a_proof(host: KillsForMemory, tmp_path:
 def test_two_deaths_by_two_kills_are_both_explained_and_a_third_is_not(
     host: KillsForMemory, tmp_path: Path
 ) -> None:
-    host.met("1.0", 1, forked=False)
-    host.met("1.1", 2, forked=False)
+    host.proc_started("1.0", 1, forked=False)
+    host.proc_started("1.1", 2, forked=False)
     count(tmp_path / "a" / "b", 22)
     first = host.explain("1.0", 0)
     assert first is not None
@@ -85,7 +85,7 @@ def test_two_deaths_by_two_kills_are_both_explained_and_a_third_is_not(
 
 
 def test_in_the_group_of_the_agent_it_is_evidence(host: KillsForMemory, tmp_path: Path) -> None:
-    host.met("1.0", 4, forked=False)
+    host.proc_started("1.0", 4, forked=False)
     count(tmp_path, 11)
     found = host.explain("1.0", 100)
     assert found is not None
@@ -96,7 +96,7 @@ def test_a_fork_is_in_the_group_of_the_agent_and_nobody_has_to_look(
     host: KillsForMemory, tmp_path: Path
 ) -> None:
     unknown = 99
-    host.met("1.0", unknown, forked=True)
+    host.proc_started("1.0", unknown, forked=True)
     count(tmp_path, 11)
     found = host.explain("1.0", 100)
     assert found is not None
@@ -106,8 +106,8 @@ def test_a_fork_is_in_the_group_of_the_agent_and_nobody_has_to_look(
 def test_the_whole_host_is_looked_at_only_for_who_is_in_no_group(
     host: KillsForMemory, tmp_path: Path
 ) -> None:
-    host.met("1.0", 1, forked=False)
-    host.met("1.1", 3, forked=False)
+    host.proc_started("1.0", 1, forked=False)
+    host.proc_started("1.1", 3, forked=False)
     (tmp_path / "vmstat").write_text("pgfault 1\noom_kill 31\n")
     assert host.explain("1.0", 100) is None
     found = host.explain("1.1", 100)
@@ -118,12 +118,12 @@ def test_the_whole_host_is_looked_at_only_for_who_is_in_no_group(
 def test_what_others_died_of_before_explains_nothing(
     host: KillsForMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host.met("1.0", 1, forked=False)
+    host.proc_started("1.0", 1, forked=False)
     host.forget("1.0")
     count(tmp_path / "a" / "b", 29)
-    host.met("2.0", 1, forked=False)
+    host.proc_started("2.0", 1, forked=False)
     assert host.explain("2.0", 100) is None
     monkeypatch.setattr(oom, "LOOK_EVERY_S", 0.0)
     count(tmp_path, 19)
-    host.met("2.1", 4, forked=False)
+    host.proc_started("2.1", 4, forked=False)
     assert host.explain("2.1", 100) is None

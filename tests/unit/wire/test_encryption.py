@@ -65,7 +65,7 @@ def test_a_record_that_was_changed_anywhere_opens_nowhere(said: bytes, data: st.
     sealer, unsealer = ends()
     record = bytearray(sealed(sealer, said))
     record[data.draw(st.integers(0, len(record) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    with pytest.raises(SealError, match="was not sealed by the other end"):
+    with pytest.raises(SealError, match="the other end did not encrypt"):
         unsealer.unseal(memoryview(record))
 
 
@@ -88,7 +88,7 @@ def test_who_has_another_key_opens_nothing() -> None:
 
 @pytest.mark.parametrize("head", [0, 1 << 31, RECORD + 1, 0x7FFFFFFF, 0xFFFFFFFF])
 def test_a_head_of_no_record_is_refused(head: int) -> None:
-    with pytest.raises(SealError, match="no record has"):
+    with pytest.raises(SealError, match="a record cannot have"):
         sealed_size(head.to_bytes(HEAD, "big"))
 
 

@@ -122,7 +122,7 @@ def test_bytes_beside_such_text_stay_bytes(
 def test_what_is_written_as_such_text_is_checked_as_other_text_is() -> None:
     good = encode_surrogates(Watch(NOT_DECODED))
     for damaged in (good.replace(b"\xed", b"\xff"), good[:-1], good.replace(b"\1", b"\0")):
-        with pytest.raises(FrameError, match="no message of this protocol"):
+        with pytest.raises(FrameError, match="not a message of this protocol"):
             decode([(PROTOCOL << 24 | len(damaged)).to_bytes(HEAD, "big") + damaged])
 
 
@@ -248,7 +248,7 @@ def test_a_body_apart_may_be_empty_or_small_and_have_buffers() -> None:
 )
 def test_a_head_that_is_no_message_is_refused(fields: object) -> None:
     head = msgspec.msgpack.encode(fields)
-    with pytest.raises(FrameError, match="no message of this protocol"):
+    with pytest.raises(FrameError, match="not a message of this protocol"):
         decode([(PROTOCOL << 24 | len(head)).to_bytes(HEAD, "big") + head])
 
 

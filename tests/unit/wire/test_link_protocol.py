@@ -36,9 +36,9 @@ def test_what_is_written_is_read_back(message: LinkMessage) -> None:
 
 
 def test_a_data_of_nothing_and_frames_behind_anything_else_are_refused() -> None:
-    with pytest.raises(FrameError, match="Data came with 0 frames behind it"):
+    with pytest.raises(FrameError, match="Data came with 0 further frames"):
         decode_link([encode_link(Data(1, 2, 3, 4))])
-    with pytest.raises(FrameError, match="Ack came with 1 frames behind it"):
+    with pytest.raises(FrameError, match="Ack came with 1 further frames"):
         decode_link([encode_link(Ack(1, 2, 3)), b"?"])
     with pytest.raises(FrameError, match="without frames"):
         decode_link([])

@@ -110,7 +110,7 @@ def test_frames_beside_the_first_can_be_written_to() -> None:
 )
 def test_what_begins_no_message_is_refused(junk: bytes) -> None:
     splitter = Splitter()
-    with pytest.raises(StreamError, match=rf"no message begins with the bytes {junk.hex()}"):
+    with pytest.raises(StreamError, match=rf"a message cannot begin with the bytes {junk.hex()}"):
         splitter.feed(junk)
 
 

@@ -262,7 +262,8 @@ MAX_CLASSES = 256
 _without_endpoints = frozenset(Actor.__mro__)
 
 # Each proc checks its actor classes as it starts, and its first write to a page is the largest cost
-# (docs/performance.md). So only objects that are no plain functions are passed to `inspect`.
+# (docs/explanation/performance.md). So only objects that are no plain functions are passed to
+# `inspect`.
 _YIELDS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 

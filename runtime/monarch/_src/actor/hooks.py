@@ -46,3 +46,7 @@ class RuntimeHooks:
         self.unpause: Callable[[Any, Call | None], bool] | None = None
         # On the actor's own thread, with the exception that its endpoint has raised.
         self.on_endpoint_error: Callable[[Any, BaseException], None] | None = None
+
+        # Set by the watch of process groups, from its first use on. On the actor's own thread, with
+        # the caller of a call and the exception that ended it; returns the one to answer with.
+        self.explain_error: Callable[[Any, str, Call, BaseException], BaseException] | None = None

@@ -13,7 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import msgspec
 
@@ -171,6 +171,34 @@ class _Message(msgspec.Struct, eq=False):
     payload: Payload
 
 
+class _Claim(weakref.ref["_Received[Any]"]):
+    """The place of a future among those of its receiver, and the message that the future was given.
+
+    Once the future is gone, the claim reports that to the receiver. A `__del__` of the future could
+    not: while it runs, another thread can get hold of the future by a weak reference and give it a
+    message, which would be lost.
+    """
+
+    __slots__ = ("message", "number", "receiver")
+
+    def __new__(cls, future: _Received[Any], receiver: PortReceiver[Any], number: int) -> _Claim:
+        return super().__new__(cls, future, _on_dropped)
+
+    def __init__(self, future: _Received[Any], receiver: PortReceiver[Any], number: int) -> None:
+        """`number`: the position of the future among those of the receiver."""
+        self.receiver = weakref.ref(receiver)
+        self.number = number
+        # None before the message arrives, and False once it has been read.
+        self.message: _Message | Literal[False] | None = None
+
+
+def _on_dropped(claim: Any) -> None:
+    # The garbage collector runs this on any thread, at any point of its code.
+    receiver = claim.receiver()
+    if receiver is not None:
+        receiver.dropped(claim)
+
+
 class _Received(Future[R]):
     """The future of one `recv()`.
 
@@ -178,29 +206,19 @@ class _Received(Future[R]):
     the receiver, or its place in the queue is given up.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_message",
-        "_rank",
-        "_receiver",
-        "_stopped_waiting",
-        "claim",
-        "ranked",
-    )
+    __slots__ = ("__weakref__", "_rank", "_stopped_waiting", "claim", "ranked")
 
-    def __init__(self, receiver: PortReceiver[Any], claim: int, *, ranked: bool) -> None:
-        """`claim`: its position among the futures of that receiver."""
+    def __init__(self, receiver: PortReceiver[Any], number: int, *, ranked: bool) -> None:
+        """`number`: its position among the futures of that receiver."""
         self._stopped_waiting = False
         super().__init__(*receiver.waits)
-        self._receiver = weakref.ref(receiver)
-        self._message: _Message | None = None
         self._rank = 0
-        self.claim = claim
+        self.claim = _Claim(self, receiver, number)
         self.ranked = ranked
 
     def give(self, message: _Message) -> None:
         """Settle with that message."""
-        self._message = message
+        self.claim.message = message
         self._rank = message.rank
         self.settle(
             partial(decoded, message.status, message.payload)
@@ -209,7 +227,7 @@ class _Received(Future[R]):
     @property
     def is_read(self) -> bool:
         """Whether its outcome has been read."""
-        return self.done and self._message is None
+        return self.done and not self.claim.message
 
     @property
     def abandoned(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -219,14 +237,14 @@ class _Received(Future[R]):
     @abandoned.setter
     def abandoned(self, value: bool) -> None:
         if value and not self._stopped_waiting:
-            receiver = self._receiver()
+            receiver = self.claim.receiver()
             if receiver is not None:
-                receiver.abandoned.append(weakref.ref(self))
+                receiver.abandoned.append(self.claim)
         self._stopped_waiting = value
 
     def on_done(self, callback: Callable[[], None], *, receives: bool = False) -> None:
         # Keep it alive: an asyncio future that waits for it does not refer to it.
-        receiver = self._receiver()
+        receiver = self.claim.receiver()
         if receiver is not None:
             receiver.hold(self)
         super().on_done(callback, receives=receives)
@@ -238,14 +256,8 @@ class _Received(Future[R]):
             if (
                 self._decode is None
             ):  # otherwise the stack was too full, and a later read may succeed
-                self._message = None
+                self.claim.message = False
         return cast(R, (self._rank, value)) if self.ranked else value
-
-    def __del__(self) -> None:
-        # The garbage collector runs this on any thread, at any point of its code.
-        receiver = self._receiver()
-        if receiver is not None and not self.is_read:
-            receiver.dropped(self._message)
 
 
 class PortReceiver(Generic[R]):
@@ -256,7 +268,7 @@ class PortReceiver(Generic[R]):
 
     Invariants: under the lock, messages and waiting futures are not queued both, and messages are
     in the order of arrival. Messages that dropped futures return are sorted in by the thread that
-    holds the lock, or by the next one, since a finalizer may interrupt either.
+    holds the lock, or by the next one, since the garbage collector may interrupt either.
     """
 
     def __init__(self, run: Runtime, *, once: bool) -> None:
@@ -265,12 +277,14 @@ class PortReceiver(Generic[R]):
         self._lock = GuardedLock()
         self._received_count = self._claim_count = 0
         self._messages: deque[_Message] = deque()
-        self._claims: deque[weakref.ref[_Received[Any]]] = deque()  # oldest first
+        # By number, of futures that exist: only a claim that is kept reports the future's end.
+        self._kept_claims: dict[int, _Claim] = {}
+        self._claims: deque[_Claim] = deque()  # without a message, oldest first
         self._held: set[_Received[Any]] = set()  # futures with a registered callback
         self._returned: deque[_Message | None] = (
             deque()
-        )  # by finalizers; None: a claim without a message
-        self.abandoned: deque[weakref.ref[_Received[Any]]] = deque()
+        )  # of dropped futures; None: a claim without a message
+        self.abandoned: deque[_Claim] = deque()
         self.number = run.open_port(self)
 
     def __repr__(self) -> str:
@@ -307,11 +321,12 @@ class PortReceiver(Generic[R]):
             else:
                 self._claim_count += 1
                 future = _Received[Any](self, self._claim_count, ranked=ranked)
+                self._kept_claims[self._claim_count] = future.claim
                 if self._messages:
                     future.give(self._messages.popleft())
                 else:
                     future.source = self
-                    self._claims.append(weakref.ref(future))
+                    self._claims.append(future.claim)
         self._tidy()
         return future
 
@@ -328,8 +343,8 @@ class PortReceiver(Generic[R]):
             future = self.abandoned.popleft()()
             if future is not None and future.abandoned and not future.is_read:
                 found.append(future)
-        found.sort(key=lambda future: future.claim)
-        self.abandoned.extend(map(weakref.ref, found[1:]))
+        found.sort(key=lambda future: future.claim.number)
+        self.abandoned.extend(future.claim for future in found[1:])
         return found[0] if found else None
 
     def deliver(self, rank: int, status: int, payload: Payload) -> None:
@@ -346,10 +361,12 @@ class PortReceiver(Generic[R]):
                 self._held.add(future)
         self._tidy()
 
-    def dropped(self, message: _Message | None) -> None:
-        """An unread future was garbage collected. Called in a finalizer."""
-        self._returned.append(message)
-        self._tidy()
+    def dropped(self, claim: _Claim) -> None:
+        """The future of that claim is gone. Called by the garbage collector."""
+        self._kept_claims.pop(claim.number, None)
+        if claim.message is not False:
+            self._returned.append(claim.message)
+            self._tidy()
 
     def _tidy(self) -> None:
         """Sort in the messages that dropped futures have returned. Never blocks."""
@@ -357,7 +374,7 @@ class PortReceiver(Generic[R]):
             try:
                 while self._returned:
                     message = self._returned.popleft()
-                    self._claims = deque(ref for ref in self._claims if ref() is not None)
+                    self._claims = deque(claim for claim in self._claims if claim() is not None)
                     if message is not None:
                         self._place(message)
             finally:

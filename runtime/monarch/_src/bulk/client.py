@@ -1,25 +1,25 @@
 """Large payloads between hosts, over TCP connections of the data plane beside the links.
 
-The gateway of the host that gets a payload asks the gateway of the host that has it, piece by
-piece, and puts each piece where its receivers will have it. What it asks for, and when, its
-`Fetcher` says. A site is asked by a few threads, each with a connection of its own and two requests
-under way, so that one piece is decrypted while the next one is on the wire. A connection and its
-thread are there while there is something to ask for, and some seconds more.
+The gateway of the receiving host requests a payload from the gateway of the sending host, piece by
+piece, and writes each piece to the place where its receivers will read it. The host fetcher
+(`payload.host_fetcher`) decides which pieces it needs, and when. A few threads serve each site;
+each has its own connection with two open requests, so that it decrypts one piece while the next one
+is on the wire. A connection and its thread exist while pieces are wanted, and some seconds more.
 
-Where a gateway serves, the two tell each other over their link (AskBulk). A client listens nowhere:
-it dials workers, also to serve them (`rdma.transports.tcp_connect`). Everything is sealed if links
-have keys, since payloads are unpickled.
+The two gateways exchange addresses over their link (AskBulk). A client does not listen: it dials
+workers, also in order to serve them (`rdma.transports.tcp_connect`). Connections are encrypted if
+links have keys, because payloads are unpickled.
 
     state of a site    new -> UP                 a connection was made
-                       new, UP -> DOWN           none could be made; payloads go by the link
-                       DOWN -> UP                one could be made, when that was tried again
+                       new, UP -> DOWN           no connection could be made; payloads use the link
+                       DOWN -> UP                a later attempt to connect succeeded
 
-The first connection to a site may take `TRY_S`. Once there was one, pieces whose connection has
-broken are asked for again on a new one, for as long as a silent host is waited for (`liveness`).
-A site that is down is tried again with growing pauses, when there is something to fetch.
+The first connection to a site may take `TRY_S`. After that, pieces of a broken connection are
+requested again on a new one, until the host has been silent for `liveness`.
+A site that is down is tried again with growing pauses, whenever pieces are wanted of it.
 
-Runs in: a gateway; called on the thread that handles what its links bring, but for what threads of
-this module do. Owns: the threads, the connections, the server of this host's payloads.
+Runs in: a gateway, on the thread that handles messages of links, and on threads of this module.
+Owns: these threads, the connections, the server of this host's payloads.
 """
 
 from __future__ import annotations
@@ -44,7 +44,14 @@ from monarch._src.rdma.thread_pool import Pool
 from monarch._src.rdma.transports.base import TransportFailed
 from monarch._src.rdma.transports.tcp_channel import Connection
 from monarch._src.rdma.transports.tcp_connect import Dialling
-from monarch._src.rdma.transports.tcp_protocol import ANSWER, DONE, MAGIC, REFUSED, STALE, PartAsked
+from monarch._src.rdma.transports.tcp_protocol import (
+    ANSWER,
+    DONE,
+    MAGIC,
+    REFUSED,
+    STALE,
+    PartRequest,
+)
 from monarch._src.rdma.transports.tcp_sockets import Connector, Opener, Place
 from monarch._src.wire.encryption import RECORD
 from monarch._src.wire.ids import host_of_site
@@ -61,24 +68,24 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.02, 1.0  # between attempts while a site is u
 OFF = "rdma_allow_tcp_fallback is off"
 
 
-def _request_for(wanted: Wanted) -> PartAsked:
+def _request_for(wanted: Wanted) -> PartRequest:
     lent = wanted.lent
-    return PartAsked(
+    return PartRequest(
         lent.pid, lent.fd, lent.file, lent.key, lent.capacity, lent.use, lent.word, wanted.part,
         wanted.at, lent.spans[wanted.part][0] + wanted.at, wanted.size,
     )  # fmt: skip
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """What a gateway gives its `Bulk`.
+    """The services of a gateway that its `Bulk` uses.
 
-    host: what this host is called, in errors.
-    seals: whether connections are sealed: links have keys.
-    liveness_s: how long a silent host is waited for.
-    serves_at: where to listen, and what others dial; see `Dialling`.
+    host: the name of this host, for errors.
+    seals: whether connections are encrypted, which they are if links have keys.
+    liveness_s: how long a host may be silent before it counts as lost.
+    serves_at: the address to listen at, and those for others to dial; see `Dialling`.
     has_process, served: see `PartRequests`.
-    post: has something done on the gateway's thread; on any thread.
-    tell: sends the gateway of a site a message; False if it is out of reach.
+    post: runs a function on the gateway's thread. Any thread may call it.
+    tell: sends a message to the gateway of a site; False if the site is out of reach.
     opener: see `Dialling`.
     """
 
@@ -94,7 +101,7 @@ class Terms(msgspec.Struct, frozen=True):
 
 
 class Bulk:
-    """See the module's text."""
+    """Fetches and serves pieces of payloads; see the module's docstring."""
 
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
@@ -105,7 +112,7 @@ class Bulk:
         self._coming = Pool()  # connects to sites that cannot connect to us
         self._closed = False
         self._begin_serving()
-        # Called on the gateway's thread with the outcome of each piece and the reason of a failure.
+        # Called on the gateway's thread with the outcome of each piece and the reason of a failure
         self.done: Callable[[Wanted, Outcome, str], None] = lambda _wanted, _outcome, _why: None
 
     def _begin_serving(self) -> None:
@@ -116,10 +123,10 @@ class Bulk:
             lambda: terms.seals,
         )  # fmt: skip
 
-    # --- as the gateway that wants payloads -------------------------------------------------------
+    # --- as the gateway that fetches payloads -----------------------------------------------------
 
     def why_not(self, site: str) -> str:
-        """Why payloads of that site go by its link now; empty if they do not."""
+        """Why payloads of that site use its link now; empty if they do not."""
         if not settings().rdma_allow_tcp_fallback:
             return OFF
         found = self._sites.get(site)
@@ -132,8 +139,8 @@ class Bulk:
             found = self._sites[site] = _Site(site, self, self._terms.liveness_s)
         found.ask(wanted)
 
-    def ended(self, site: str) -> None:
-        """Nothing more is wanted of that site, and what was told of it is not true any more."""
+    def forget_site(self, site: str) -> None:
+        """Forget a site: drop its requests, its connections and its address."""
         found = self._sites.pop(site, None)
         if found is not None:
             found.close()
@@ -141,23 +148,25 @@ class Bulk:
             self._ending.append(found)
 
     def report(self, wanted: Wanted, outcome: Outcome, why: str) -> None:
-        """Tell what has become of a piece. Any thread."""
+        """Report the outcome of a piece to the gateway's thread. Any thread."""
         self._terms.post(partial(self._report, wanted, outcome, why))
 
     def _report(self, wanted: Wanted, outcome: Outcome, why: str) -> None:
         self.done(wanted, outcome, why)
 
     def connector(self, site: str, deadline: float) -> tuple[Connector, bytes]:
-        """How the gateway of a site is reached, and its incarnation. Blocks; on any thread but one.
+        """A connector to the gateway of a site, and the incarnation of that gateway.
+
+        Blocks, so it must not run on the gateway's thread.
 
         Raises:
-            OSError, Broken: it cannot be.
+            OSError, Broken: the gateway is out of reach or gave no address.
         """
         said = self._question(site, b"", deadline)
         try:
             place = msgspec.msgpack.decode(said.body, type=Place)
         except UNREADABLE as error:
-            raise ConnectionError(f"its gateway says nonsense: {error}") from None
+            raise ConnectionError(f"its gateway sent an unreadable answer: {error}") from None
 
         def ask_to_come(body: bytes, deadline: float) -> bytes:
             return self._question(site, body, deadline).body
@@ -165,11 +174,11 @@ class Bulk:
         return self._dialling.connector(place, ask_to_come), said.incarnation
 
     def _question(self, site: str, body: bytes, deadline: float) -> BulkAt:
-        """Ask the gateway of a site something, by the link."""
+        """Send a question to the gateway of a site over the link, and wait for the answer."""
         number = next(self._numbers)
         answers: queue.SimpleQueue[BulkAt | None] = queue.SimpleQueue()
         self._questions[number] = answers
-        if self._closed:  # looked at by `close` the other way round
+        if self._closed:  # `close` sets this before it reads `_questions`
             answers.put(None)
 
         def tell() -> None:
@@ -187,16 +196,16 @@ class Bulk:
             raise ConnectionError("its gateway is out of reach")
         return said
 
-    def on_told(self, message: BulkAt) -> None:
+    def on_answer(self, message: BulkAt) -> None:
         """The gateway of a site has answered."""
         answers = self._questions.get(message.number)
         if answers is not None:
             answers.put(message)
 
-    # --- as the gateway that serves them ----------------------------------------------------------
+    # --- as the gateway that serves payloads ------------------------------------------------------
 
     def on_ask(self, site: str, message: AskBulk) -> None:
-        """The gateway of that site asks where payloads are served, or to connect to it."""
+        """The gateway of that site asks for the address of the server here, or for a connection."""
         dialling, incarnation = self._dialling, self._requests.incarnation
 
         def said(body: bytes) -> None:
@@ -207,30 +216,30 @@ class Bulk:
             try:
                 body = dialling.come(message.body)
             except ValueError as error:
-                log.warning("the gateway of %s asks for nonsense: %s", site, error)
-                body = msgspec.msgpack.encode("that is no invitation")
+                log.warning("the gateway of %s sent an unreadable request: %s", site, error)
+                body = msgspec.msgpack.encode("the request to connect is unreadable")
             self._terms.post(partial(said, body))
 
         if not settings().rdma_allow_tcp_fallback:
             said(msgspec.msgpack.encode(OFF if message.body else Place([], why=OFF)))
         elif message.body:
-            self._coming.submit(come)  # to connect takes until the other side answers
+            self._coming.submit(come)  # connecting blocks until the other side answers
         else:
             said(msgspec.msgpack.encode(dialling.serve("")))
 
-    def serve_anew(self) -> None:
-        """Those who were told where payloads are served are not to have any more."""
+    def restart_server(self) -> None:
+        """Replace the server: sites that know its present address may not use it any more."""
         if self._dialling.serves:
             self._dialling.close()
             self._begin_serving()
 
-    # --- life -------------------------------------------------------------------------------------
+    # --- closing ----------------------------------------------------------------------------------
 
     def close(self) -> None:
         """End all threads and connections. Idempotent."""
         self._closed = True
         for site in list(self._sites):
-            self.ended(site)
+            self.forget_site(site)
         for answers in list(self._questions.values()):
             answers.put(None)
         self._dialling.close()
@@ -239,7 +248,7 @@ class Bulk:
             site.join()
 
     def forked(self) -> None:
-        """In a fork of this process: close its copies of all sockets. Takes no lock."""
+        """In a fork of this process: close the copies of all sockets. Takes no lock."""
         self._closed = True
         self._dialling.forked()
         for site in (*self._sites.values(), *self._ending):
@@ -247,11 +256,11 @@ class Bulk:
 
 
 class _End(Exception):
-    """This thread has nothing more to do."""
+    """Ends this thread."""
 
 
 class _Site:
-    """What is asked of one site."""
+    """The requests to one site, and the threads that send them."""
 
     def __init__(self, site: str, bulk: Bulk, liveness_s: float) -> None:
         self._site = site
@@ -261,13 +270,13 @@ class _Site:
         self._turn = threading.Condition(threading.Lock())
         self._wanted: deque[Wanted] = deque()
         self._threads: set[threading.Thread] = set()
-        self._idle = 0  # threads that wait for something to ask for
+        self._idle = 0  # threads that wait for a piece to request
         self._connections: set[Connection] = set()
         self._reached: tuple[Connector, bytes] | None = None
         self._was_up = False
-        self._broken_at: float | None = None  # since when nothing came
+        self._broken_at: float | None = None  # when the connections stopped to deliver
         self._failures = 0  # since then
-        self._why = ""  # it is down
+        self._why = ""  # the reason why it is down; empty if it is not
         self._pause_s = PAUSE_S
         self._again_at = 0.0
         self._closed = False
@@ -275,7 +284,7 @@ class _Site:
     # --- on the gateway's thread ------------------------------------------------------------------
 
     def why_not(self) -> str:
-        """Why it is down, or nothing. If it was for long enough, it is tried again meanwhile."""
+        """Why it is down, or nothing. Starts a new attempt if the pause has passed."""
         with self._turn:
             if self._why and time.monotonic() >= self._again_at and not self._closed:
                 self._again_at = float("inf")
@@ -290,7 +299,7 @@ class _Site:
                 return
             self._wanted.append(wanted)
             if self._idle >= len(self._wanted):
-                self._turn.notify_all()  # some wait for other things
+                self._turn.notify_all()  # threads wait on this condition for other reasons too
             elif len(self._threads) < CONNECTIONS:
                 self._start(self._run)
 
@@ -300,7 +309,7 @@ class _Site:
         thread.start()
 
     def close(self) -> None:
-        """Ask for nothing more. Threads end soon; see `join`."""
+        """Drop the requests. The threads end soon; see `join`."""
         with self._turn:
             self._closed = True
             self._wanted.clear()
@@ -322,7 +331,7 @@ class _Site:
         for connection in list(self._connections):
             connection.close()
 
-    # --- on threads of its own --------------------------------------------------------------------
+    # --- on the threads of this site --------------------------------------------------------------
 
     def _run(self) -> None:
         connection: Connection | None = None
@@ -347,17 +356,17 @@ class _Site:
             log.exception("fetching payloads of %s failed", self._name)
             with self._turn:
                 self._wanted.extendleft(reversed(under_way))
-                self._down("an error of this program, which its log has")
+                self._down("an internal error, see the log")
         finally:
             self._drop(connection)
             with self._turn:
                 self._threads.discard(threading.current_thread())
 
     def _next(self, under_way: deque[Wanted]) -> bool:
-        """Take what to ask for next, if there is anything; wait for it if nothing is under way.
+        """Take the next piece to request, if any; wait for one if no request is open.
 
         Raises:
-            _End: there was nothing for a while.
+            _End: no piece was wanted for `IDLE_S`.
         """
         with self._turn:
             while not self._wanted:
@@ -369,20 +378,20 @@ class _Site:
                 called = self._turn.wait(IDLE_S)
                 self._idle -= 1
                 if not called and not self._wanted:
-                    # Under the lock, so that the next piece finds one thread less.
+                    # Under the lock, so that `ask` no longer counts this thread.
                     self._threads.discard(threading.current_thread())
                     raise _End
             under_way.append(self._wanted.popleft())
             return True
 
     def _receive(self, connection: Connection, under_way: deque[Wanted]) -> None:
-        """Take the answer to the first of what is under way."""
+        """Receive the answer to the oldest open request."""
         wanted = under_way[0]
         head = bytearray(ANSWER.size)
         _fill(connection, memoryview(head))
         magic, status, _ = ANSWER.unpack(head)
         if magic != MAGIC or status not in (DONE, STALE, REFUSED):
-            raise ConnectionError("what was answered makes no sense")
+            raise ConnectionError("the answer is unreadable")
         outcome, why = Outcome.HERE, ""
         if status == STALE:
             outcome = Outcome.STALE
@@ -397,15 +406,15 @@ class _Site:
         self._bulk.report(wanted, outcome, why)
 
     def _broken(self, under_way: deque[Wanted], error: OSError) -> None:
-        """A connection has broken, or there was none: ask again soon. Raises _End: do not."""
+        """Handle a broken or refused connection. Returns to try again; raises _End to give up."""
         now = time.monotonic()
         with self._turn:
             self._wanted.extendleft(reversed(under_way))
             under_way.clear()
-            self._reached = None  # it may listen elsewhere by now
+            self._reached = None  # the gateway may listen elsewhere by now
             if self._closed:
                 raise _End
-            if self._why:  # another thread has found that out
+            if self._why:  # another thread has marked the site as down
                 self._give_up()
                 raise _End
             if self._broken_at is None:
@@ -424,7 +433,7 @@ class _Site:
             raise _End
 
     def _down(self, why: str) -> None:
-        """Under the lock."""
+        """Mark the site as down. Under the lock."""
         why = f"no connection beside the link to {self._name}: {why}"
         if not self._why:
             log.warning("large payloads come by the link: %s", why)
@@ -435,12 +444,12 @@ class _Site:
         self._give_up()
 
     def _give_up(self) -> None:
-        """Have what is wanted come by the link. Under the lock."""
+        """Hand the wanted pieces back, to be fetched over the link. Under the lock."""
         while self._wanted:
             self._bulk.report(self._wanted.popleft(), Outcome.DOWN, self._why)
 
     def _connected(self) -> tuple[Connection, bytes]:
-        """A new connection, and the incarnation that it leads to. OSError: there is none."""
+        """A new connection, and the incarnation of its gateway. OSError: there is none."""
         deadline = time.monotonic() + min(TRY_S, self._liveness_s / 3)
         reached = self._reached
         try:
@@ -452,12 +461,12 @@ class _Site:
         with self._turn:
             if self._closed:
                 connection.close()
-                raise ConnectionError("nothing more is wanted")
-            if isinstance(reached[0], Place):  # what has worked first, of several addresses
+                raise ConnectionError("the site was closed")
+            if isinstance(reached[0], Place):  # remember which of several addresses worked
                 self._reached = reached[0].found_at(connection.host), reached[1]
             self._was_up = True
             self._connections.add(connection)
-        # Of a host that takes or sends nothing for so long, its link would be lost.
+        # A host that is silent for that long loses its link too.
         connection.limit(self._liveness_s)
         return connection, reached[1]
 
@@ -468,7 +477,7 @@ class _Site:
             connection.close()
 
     def _try_again(self) -> None:
-        """It was down for a while."""
+        """Try to connect to a site that is down, after its pause."""
         try:
             connection, _ = self._connected()
         except OSError as error:
@@ -485,7 +494,7 @@ class _Site:
 
 
 def _put(connection: Connection, wanted: Wanted) -> str:
-    """Receive a piece to where it belongs; why it could not be put there, or nothing."""
+    """Receive a piece into its place. Returns why it could not be stored, or an empty text."""
     memory = wanted.here.room(wanted.part, wanted.at, wanted.size)
     if memory is not None:
         _fill(connection, memory)
@@ -505,4 +514,4 @@ def _put(connection: Connection, wanted: Wanted) -> str:
 
 def _fill(connection: Connection, memory: memoryview) -> None:
     if not connection.receive(memory):
-        raise ConnectionResetError("it was closed from over there")
+        raise ConnectionResetError("the other host closed the connection")

@@ -1,11 +1,11 @@
 """Payloads of this host, served to gateways of other hosts over TCP.
 
-A piece is read from the segment of the process that has sent the payload, whose descriptor the
-server opens as a receiver on this host would. That process takes no part: it only keeps the segment
-until the other host says that it has all of it. If it does not, the segment may get another
-message meanwhile; so before a byte leaves, the server looks whether the use that stands in the
-header is still the one that was asked for. Payloads of the gateway's own process are sent from
-where they are.
+The server reads a piece from the segment of the process that sent the payload; it opens the
+descriptor of the segment as a receiver on this host does. The sending process takes no part: it
+only keeps the segment until the other host acknowledges the payload. Without an acknowledgement the
+segment may be reused for another message; so before each record leaves, the server compares the use
+number in the header with the requested one. Payloads of the gateway's own process are sent from
+memory.
 
 Runs in: a gateway (the client, the agent of a worker), on the threads of its `TcpServer`.
 """
@@ -27,7 +27,7 @@ from monarch._src.rdma.transports.tcp_protocol import (
     PLACE,
     REFUSED,
     STALE,
-    PartAsked,
+    PartRequest,
     Request,
 )
 from monarch._src.rdma.transports.tcp_server import answer
@@ -38,10 +38,10 @@ _HEADER = struct.Struct("<QI")  # key, use
 
 
 class PartRequests:
-    """See `Requests`: PART.
+    """Serves requests of kind PART; see `Requests`.
 
-    A request is refused if its segment cannot be read here, nor another one of that process. It is
-    stale if the segment has another message by now, or this process no descriptor to spare.
+    REFUSED: this host can open neither the segment nor any other one of that process.
+    STALE: the segment holds another message by now, or this process has no descriptor to spare.
     """
 
     kinds = (PART,)
@@ -51,7 +51,7 @@ class PartRequests:
     ) -> None:
         """Args:
         has_process: whether that is the pid of a process of this session on this host.
-        served: what this process itself has sent. Both are called on any thread.
+        served: the payloads that this process itself has sent. Both are called on any thread.
         """
         self.incarnation = os.urandom(16)
         self._has_process = has_process
@@ -62,7 +62,7 @@ class PartRequests:
         place = bytearray(PLACE.size)
         if not connection.receive(memoryview(place)):
             return False
-        asked = PartAsked.unpacked(request, place)
+        asked = PartRequest.unpacked(request, place)
         if asked.pid == os.getpid():
             return self._serve_own(connection, asked)
         if not self._has_process(asked.pid) or not _is_within(asked):
@@ -75,7 +75,7 @@ class PartRequests:
             answer(connection, REFUSED if error.lasting else STALE)
             return True
 
-    def _serve_own(self, connection: Connection, asked: PartAsked) -> bool:
+    def _serve_own(self, connection: Connection, asked: PartRequest) -> bool:
         served, view = self._served(), None
         if served is not None:
             view = served.view(asked.key, asked.word, asked.part, asked.at, asked.size)
@@ -88,19 +88,19 @@ class PartRequests:
 
 
 class _Unreadable(Exception):
-    """A segment cannot be opened here, or is none. `lasting`: nor later."""
+    """A segment cannot be opened, or is not one. `lasting`: a later attempt fails too."""
 
     def __init__(self, *, lasting: bool) -> None:
         super().__init__()
         self.lasting = lasting
 
 
-def _is_within(asked: PartAsked) -> bool:
+def _is_within(asked: PartRequest) -> bool:
     return asked.size > 0 and HEADER <= asked.offset <= asked.capacity - asked.size
 
 
 @contextmanager
-def _opened(asked: PartAsked) -> Generator[int]:
+def _opened(asked: PartRequest) -> Generator[int]:
     try:
         fd = shared_memory.open_of(asked.pid, asked.fd, writable=False)
     except OSError as error:
@@ -114,10 +114,10 @@ def _opened(asked: PartAsked) -> Generator[int]:
         os.close(fd)
 
 
-def _serve_segment(connection: Connection, fd: int, asked: PartAsked) -> bool:
-    """Send a piece of a segment, a record at a time: what was read is sealed while it is cached.
+def _serve_segment(connection: Connection, fd: int, asked: PartRequest) -> bool:
+    """Send a piece of a segment record by record, so that each is encrypted while it is cached.
 
-    It is not mapped. So there is nothing to keep, and no fault where the segment has no memory.
+    The segment is read, not mapped: a page without memory causes an error here, not a fault.
     """
     header = _HEADER.pack(asked.key, asked.use)
     if os.pread(fd, _HEADER.size, 0) != header:
@@ -130,6 +130,6 @@ def _serve_segment(connection: Connection, fd: int, asked: PartAsked) -> bool:
         got = os.preadv(fd, [part], asked.offset + at)
         shared_memory.fence()
         if got != len(part) or os.pread(fd, _HEADER.size, 0) != header:
-            return False  # what is said now would be taken for bytes
+            return False  # the receiver takes all further bytes for the piece
         connection.send(part)
     return True

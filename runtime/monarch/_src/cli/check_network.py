@@ -284,6 +284,6 @@ def _rate(links: Links, size: int, problems: list[str]) -> str:
             links.send(LISTENER, [piece])
         links.work()
     links.probe(LISTENER)
-    _until(links, lambda: not link.unsaid, problems)
+    _until(links, lambda: not link.unacknowledged, problems)
     took = time.perf_counter() - began
     return f"{size / took:.0f} MiB/s, encrypted ({size} MiB in {took:.2f} s)"

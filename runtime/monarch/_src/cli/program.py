@@ -14,8 +14,8 @@ from monarch._src.version import VERSION
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status: 0, 1 on failure, 2 for wrong usage."""
-    parser, names = _parser()
     words = list(sys.argv[1:] if argv is None else argv)
+    parser, names = _parser()
     first = words[0] if words else ""
     if first == "help":  # `monarch help ps` as `monarch ps --help`
         words = [*words[1:2], "--help"]
@@ -24,7 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         near = difflib.get_close_matches(first, names, n=1, cutoff=0.6)
         remedy = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
         parser.error(f"there is no command {first!r}; {remedy}")
-    arguments = parser.parse_args(words)
+    # The words after `torchrun` are for torch's parser; this one would read some as its own.
+    arguments = parser.parse_args(words[:1] if first == "torchrun" else words)
+    arguments.words = words[1:]
     run: Callable[[argparse.Namespace], int] | None = arguments.run
     if run is None:
         parser.print_help()

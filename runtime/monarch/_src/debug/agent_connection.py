@@ -8,13 +8,13 @@ Runs in: the client, any thread; the receiving thread delivers answers.
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
 from monarch._src.actor.runtime import Runtime
+from monarch._src.net.local.interrupt import GuardedLock
 from monarch._src.net.local.waitable import Waitable
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.ids import AGENT
@@ -184,7 +184,7 @@ class ClientConnection:
 
 
 _connection: ClientConnection | None = None
-_making = threading.Lock()
+_making = GuardedLock()
 
 
 def client_connection(runtime: Runtime) -> ClientConnection:

@@ -42,6 +42,7 @@ from monarch._src.host.state.host import (
 )
 from monarch._src.host.state.procs import ProcState
 from monarch._src.host.status_board import LEFT, NONE, Board, Reads
+from monarch._src.logs.state.line_ring import LineRing
 from monarch._src.net import session_directory as sessions
 from monarch._src.net.node import Node
 from monarch._src.system.oom import KillsForMemory
@@ -101,6 +102,7 @@ class Agent:
         self._host = Host()
         self._boards: dict[int, Board] = {}
         self._want_output: set[str] = set()
+        self._lines = LineRing()
         self._memory = KillsForMemory()
         self._ending = False
         self._ended_by_client = False  # the client asked for the end, and hears of its procs
@@ -130,7 +132,10 @@ class Agent:
                    self._end, self._casts.receivers, self._drop_client, self._casts.site_lost,
                    self._snapshot, self._wake_parts),
         )  # fmt: skip
-        view = AgentView(self._node, self._host, self._owner, self._boards, self._selector)
+        view = AgentView(
+            self._node, self._host, self._owner, self._boards, self._selector, self._snapshot,
+            self._lines,
+        )  # fmt: skip
         self._parts = Parts(parts, view)
         self._requests = AgentRequests(view, self._parts, lambda: self._ending)
         self._handlers: dict[type, Callable[[str, Any, Payload], None]] = {
@@ -218,7 +223,7 @@ class Agent:
             self._owner.poll_client()
         deadlines = [
             self._host.next_deadline(), self._owner.next_deadline(), self._outputs.deadline,
-            self._casts.next_deadline(),
+            self._casts.next_deadline(), self._parts.next_deadline(),
         ]  # fmt: skip
         deadline = min((found for found in deadlines if found is not None), default=None)
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -425,7 +430,10 @@ class Agent:
         proc = self._host.proc(node)
         if proc is None or not lines:
             return
-        owner = self._host.meshes[proc.mesh].spec.owner
+        spec = self._host.meshes[proc.mesh].spec
+        now_us, client = time.time_ns() // 1000, self._owner.client
+        self._lines.add(now_us, proc.mesh, spec.name, proc.rank, lines, client)
+        owner = spec.owner
         for wants in self._want_output:
             if wants in (owner, self._owner.client):
                 self._node.send(wants, OutputLines(proc.mesh, proc.rank, lines))
@@ -447,7 +455,7 @@ class Agent:
             proc = self._host.proc(peer)
             if proc is not None and proc.state is not ProcState.ENDED:
                 spec = self._host.meshes[proc.mesh].spec
-                self._memory.met(peer, message.pid, forked=is_forked(spec, proc.rank))
+                self._memory.proc_started(peer, message.pid, forked=is_forked(spec, proc.rank))
             self._do(self._host.hello(peer, time.monotonic()))
             self._parts.on_proc_connected(peer)
 

@@ -18,9 +18,10 @@ from typing import Any, TypeAlias, cast
 from monarch._src.host.owner import AgentOwner
 from monarch._src.host.state.host import Host
 from monarch._src.host.status_board import Board
+from monarch._src.logs.state.line_ring import LineRing
 from monarch._src.net.node import Node
 from monarch._src.wire.frames import Payload
-from monarch._src.wire.messages import MeshState
+from monarch._src.wire.messages import MeshState, Snapshot, Snapshotted
 
 Handlers: TypeAlias = "dict[type, Callable[[str, Any, Payload], None]]"
 PartTable: TypeAlias = "Mapping[type, str]"
@@ -29,13 +30,18 @@ PartTable: TypeAlias = "Mapping[type, str]"
 
 @dataclass(frozen=True)
 class AgentView:
-    """What the agent shares with its parts. `boards` is live: it gains and loses meshes."""
+    """What the agent shares with its parts. `boards` is live: it gains and loses meshes.
+
+    `snapshot` answers a request for a snapshot; `lines` are the last lines of all ranks.
+    """
 
     node: Node
     host: Host
     owner: AgentOwner
     boards: Mapping[int, Board]
     selector: selectors.BaseSelector
+    snapshot: Callable[[Snapshot], Snapshotted]
+    lines: LineRing
 
 
 class Part:
@@ -54,6 +60,10 @@ class Part:
 
     def after_poll(self) -> None:
         """The agent has handled every message that it could read."""
+
+    def next_deadline(self) -> float | None:
+        """When `after_poll` has something to do without a message, or None."""
+        return None
 
     def amend_snapshot(self, states: Sequence[MeshState]) -> None:
         """Enter into a snapshot, before it is sent, the state that only this part knows."""
@@ -96,6 +106,11 @@ class Parts:
         """See `Part`."""
         for part in self._loaded.values():
             part.after_poll()
+
+    def next_deadline(self) -> float | None:
+        """See `Part`."""
+        known = (part.next_deadline() for part in self._loaded.values())
+        return min((found for found in known if found is not None), default=None)
 
     def amend_snapshot(self, states: Sequence[MeshState]) -> None:
         """See `Part`."""

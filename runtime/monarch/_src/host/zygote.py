@@ -51,8 +51,8 @@ from monarch._src.host.spawn_spec import (
 from monarch._src.net.local.interrupt import plain_signal
 from monarch._src.system.process import (
     adopt_orphans,
+    allow_stack_reads_by,
     die_with_parent,
-    may_be_looked_into_by,
     peak_bytes,
     pidfd,
 )
@@ -253,7 +253,7 @@ class Zygote:
             plain_signal.signal(signal.SIGINT, signal.default_int_handler)
             os.setsid()
             die_with_parent(zygote)
-            may_be_looked_into_by(self._agent_pid)
+            allow_stack_reads_by(self._agent_pid)
             os.close(self._agent.detach())
             os.close(self._wake_r)
             os.close(self._wake_w)

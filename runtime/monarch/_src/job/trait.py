@@ -22,6 +22,7 @@ from monarch._src.errors import JobError
 from monarch._src.job import record
 from monarch._src.mesh.host_mesh import HostMesh, another_handle
 from monarch._src.session.worker_hosts import attached_workers, has_workers
+from monarch._src.telemetry.sql.query import QueryEngineClient
 
 log = logging.getLogger("monarch.job")
 DEFAULT_JOB_PATH = ".monarch/job_state.pkl"
@@ -41,6 +42,11 @@ class JobState:
         except KeyError:
             known = ", ".join(hosts) or "none"
             raise AttributeError(f"the job has no mesh {name!r}; it has {known}") from None
+
+    @property
+    def query_engine_client(self) -> QueryEngineClient:
+        """Runs SQL over the live state of this program's session."""
+        return QueryEngineClient()
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self._hosts]

@@ -8,10 +8,10 @@ keeps: after `enable_transport("ipc")` it dials no other host.
 from __future__ import annotations
 
 import enum
-import threading
 from collections.abc import Iterable
 
 from monarch._src.mesh.client import current_session
+from monarch._src.net.local.interrupt import GuardedLock
 from monarch._src.net.state.addresses import Address, parse_listening
 
 
@@ -27,7 +27,7 @@ class ChannelTransport(enum.Enum):
 
 
 _CHOICES = ", ".join(repr(one.value) for one in ChannelTransport)
-_lock = threading.Lock()
+_lock = GuardedLock()
 _chosen: ChannelTransport | Address | None = None
 
 

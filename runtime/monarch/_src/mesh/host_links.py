@@ -58,5 +58,5 @@ class RemoteMeshes(Protocol):
         ...
 
     def detach(self) -> list[Future[Any]]:
-        """Let go of their hosts; each future is done when its host has ended what was tied."""
+        """Release the hosts; each future is done when its host has ended all that was tied."""
         ...

@@ -7,7 +7,6 @@ does when their window ends.
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -67,7 +66,7 @@ def sieve_of(run: Runtime) -> Sieve:
         return found
 
 
-_lock_of_sieves = threading.Lock()
+_lock_of_sieves = GuardedLock()
 _sieves: WeakKeyDictionary[Runtime, Sieve] = WeakKeyDictionary()
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from monarch._src.actor.call.pickling_errors import unpicklable
 from monarch._src.actor.checked_names import name_text, reason_text
 from monarch._src.actor.context import current, origin_now
-from monarch._src.actor.endpoint import Actor, actor_class
+from monarch._src.actor.endpoint import Actor, ActorClass, actor_class
 from monarch._src.actor.errors.remote import ship
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
@@ -26,15 +27,24 @@ from monarch._src.errors import MeshStoppedError, SupervisionError, death_error
 from monarch._src.events import MeshSpawned, bus
 from monarch._src.failures.report import RankFailure, at_text
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors, OwnedActors, check_in_reach
+from monarch._src.mesh.map.methods import MapsItems
+from monarch._src.mesh.namespace.methods import HasNamespace
 from monarch._src.net.local.interrupt import GuardedLock
 from monarch._src.net.local.leader import FORKED
 from monarch._src.net.local.waitable import RuntimeEnded
-from monarch._src.shape import MeshTrait, Region
+from monarch._src.shape import Region
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import SpawnActor, StopActor, StopMesh, StopProc
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from monarch._src.mesh.device_mesh import DeviceMeshRef
     from monarch._src.mesh.host_mesh import HostMesh
+    from monarch._src.mesh.map.driver import MapRun
+
+# A higher layer, loaded with the first process group.
+_SPMD = "monarch._src.spmd.process_group"
 
 A = TypeVar("A", bound=Actor)
 
@@ -62,7 +72,7 @@ class Procs:
         self.lock = GuardedLock()
 
 
-class ProcMesh(MeshTrait):
+class ProcMesh(MapsItems, HasNamespace):
     """A mesh of processes, on which actors are spawned. Made by `HostMesh.spawn_procs`."""
 
     def __init__(
@@ -152,10 +162,16 @@ class ProcMesh(MeshTrait):
         cls = actor_class(Class)
         name_text("an actor mesh", name)
         payload = constructor_payload(Class, args, kwargs, extra_payloads(self))
-        procs, run = self._procs, self._runtime
-        if run.node.is_fork:
+        if self._runtime.node.is_fork:
             raise RuntimeEnded(FORKED)
         self._check_sound(name)
+        return cast(A, self._spawn_on(name, cls, payload))
+
+    def _spawn_on(
+        self, name: str, cls: ActorClass, payload: Payload, skip: Collection[int] = ()
+    ) -> ActorMesh:
+        """Make the actors, except at the positions in `skip`, whose ranks are known to be dead."""
+        procs, run = self._procs, self._runtime
         uid = run.uids()
         context = current.get()
         actors = Actors(uid, name, cls, procs.ref, self._region, owned=True)
@@ -171,10 +187,47 @@ class ProcMesh(MeshTrait):
             made_by=[] if context is None else creator_chain(context.actor_instance),
             origin=origin_now(),
         )  # fmt: skip
-        run.routes.post(ref, self._region, spec, payload)
+        run.routes.post(ref, self._region, spec, payload, skip=skip)
         if actors.stopped is not None:  # the owner ended in the meantime, and stopped the mesh
-            run.routes.post(ref, self._region, StopActor(uid, 0, 0, actors.stopped))
-        return cast(A, mesh)
+            run.routes.post(ref, self._region, StopActor(uid, 0, 0, actors.stopped), skip=skip)
+        return mesh
+
+    def _where(self) -> list[dict[str, int]]:
+        extent = self._procs.ref.extent
+        return [dict(extent.point_of_rank(rank)) for rank in self._region.ranks()]
+
+    def _begin_map(self, method: str, *arguments: Any) -> MapRun | None:
+        # Imported here: most programs do without.
+        from monarch._src.mesh.map.arguments import checked, refused_function
+        from monarch._src.mesh.map.driver import MapRun
+        from monarch._src.mesh.map.worker import Map
+
+        self._check_usable()
+        run, procs = self._runtime, self._procs
+        if run.node.is_fork:
+            raise RuntimeEnded(FORKED)
+        found = checked(method, *arguments)
+        stops = {"stops_at_error": found.on_error == "raise"}
+        try:
+            payload = ship((Map, (found.function,), stops, *extra_payloads(self)), own=2)
+        except Exception as error:
+            refusal, cause = refused_function(method, found, error)
+            raise refusal from cause
+        if not found.items:
+            return None
+        dead = run.known.dead(procs.ref.uid)
+        skip = {self._region.position(rank) for rank in dead if rank in self._region}
+        if len(skip) == len(self._region):
+            gone = [dead[rank] for rank in sorted(dead) if rank in self._region]
+            raise self._refused(method, gone, "spawn others")
+        actors = self._spawn_on("map", actor_class(Map), payload, skip)
+        map_run = MapRun(run, actors, found)
+        try:
+            map_run.begin()
+        except BaseException:
+            map_run.end(cancel=True)
+            raise
+        return map_run
 
     async def logging_option(
         self,
@@ -213,19 +266,58 @@ class ProcMesh(MeshTrait):
         sieve_of(run).set(ref.uid, list(self._region.ranks()), rule)
         await set_log_level(run, ref, self._region, level)
 
+    def init_process_group(
+        self, backend: str | None = None, *, timeout: float | timedelta | None = None
+    ) -> None:
+        """Make torch's default process group of these ranks. Returns when every rank has joined.
+
+        A rank is numbered by its place in this mesh or slice. If a rank dies, or leaves a call by
+        an exception before it comes to a collective, the collectives of the others end at once,
+        with a `monarch.spmd.CollectiveError` that names it. A group that is in good order is left
+        as it is if it was made in the same way; else it is replaced. It is destroyed when these
+        procs stop. In async code, await `monarch.spmd.init_process_group_async(procs)`.
+
+        Args:
+            backend: as torch names it. None: `gloo`, and `nccl` beside it for tensors on GPUs where
+                each rank has a GPU of its own.
+            timeout: of collectives, in seconds or as a timedelta; 30 minutes if None.
+
+        Raises:
+            ModuleNotFoundError: a rank has no torch.
+            ValueError: no such backend on a rank; a time-out that is not positive.
+            TypeError: an argument of the wrong type.
+            RuntimeError: a rank has a process group that its own code has made.
+            SupervisionError: a rank has died.
+        """
+        self._check_usable()
+        import_module(_SPMD).init_process_group(self, backend, timeout)
+
+    def device_mesh(self, backend: str | None = None) -> DeviceMeshRef:
+        """Make a `torch.distributed.DeviceMesh` with the dims of this mesh, on each of its ranks.
+
+        Pass the result to an endpoint, where it arrives as the DeviceMesh of that rank. Makes the
+        default process group if there is none. For other dims, call it on a `split`, `flatten` or
+        `rename` of the mesh. In async code, await `monarch.spmd.device_mesh_async(procs)`.
+
+        Raises as `init_process_group` does.
+        """
+        self._check_usable()
+        return import_module(_SPMD).device_mesh(self, backend)
+
     def _check_sound(self, name: str) -> None:
         """Raise SupervisionError if a proc has failed. A failed actor does not affect others."""
         procs, run = self._procs, self._runtime
         dead = {**run.known.dead(procs.ref.uid), **procs.failures}
         gone = [dead[rank] for rank in sorted(dead) if rank in self._region]
-        if not gone:
-            return
-        remedy = "stop() these procs and spawn others"
+        if gone:
+            raise self._refused(name, gone, "stop() these procs and spawn others")
+
+    def _refused(self, name: str, gone: list[RankFailure], remedy: str) -> SupervisionError:
         if all(failure.kind == "out of reach" for failure in gone):
             remedy = "they belong to a session that this process no longer holds"
         elif len(gone) < len(self._region):
             remedy += ", or spawn it on a slice without what has failed"
-        raise SupervisionError(failures=gone, remedy=f"{name!r} is not spawned: {remedy}")
+        return SupervisionError(failures=gone, remedy=f"{name!r} is not spawned: {remedy}")
 
     def stop(self, reason: str | None = None) -> Future[None]:
         """End its processes: they finish the messages they have, and actors clean up. Idempotent.

@@ -28,15 +28,17 @@ from monarch._src.wire.messages import (
     Hello,
     Message,
     ReadStacks,
+    ReadTable,
     Refused,
     Snapshot,
     Snapshotted,
     StacksRead,
+    TableRead,
 )
 from monarch._src.wire.stream import StreamError, pack
 
-Question: TypeAlias = "Snapshot | ReadStacks"
-Answer: TypeAlias = "Snapshotted | StacksRead | Refused | None"
+Question: TypeAlias = "Snapshot | ReadStacks | ReadTable"
+Answer: TypeAlias = "Snapshotted | StacksRead | TableRead | Refused | None"
 OTHER_VERSION = "it answers in a protocol of another version"
 FAREWELL_S = 0.1
 
@@ -169,6 +171,6 @@ def _receive_answer(pipe: Pipe, events: int) -> tuple[bool, Answer]:
     """Whether the conversation is over, and the answer if there is one."""
     ended, messages = _receive(pipe, events)
     for message in messages:
-        if isinstance(message, (Snapshotted, StacksRead, Refused)):
+        if isinstance(message, (Snapshotted, StacksRead, TableRead, Refused)):
             return True, message
     return ended, None

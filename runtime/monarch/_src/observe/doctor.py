@@ -206,4 +206,5 @@ _CHECKS: tuple[Callable[[], Finding], ...] = (
     ),
     _stacks,
     _package("debugpy", "debugpy", "debug", "the graphical debugger needs it"),
+    _package("duckdb", "duckdb", "sql", "`monarch query` and `%%monarch sql` need it"),
 )

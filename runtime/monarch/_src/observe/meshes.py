@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from monarch._src.events import (
 )
 from monarch._src.mesh.client import current_session
 from monarch._src.mesh.proc_mesh import ProcMesh, owned_meshes
+from monarch._src.net.local.interrupt import GuardedLock
 from monarch._src.net.local.waitable import RuntimeEnded
 from monarch._src.shape import Extent
 from monarch._src.wire.messages import MeshState, RankState
@@ -232,7 +232,7 @@ def _lost(mesh: ProcMesh) -> MeshSnapshot:
 
 
 _listening = 0
-_listening_lock = threading.Lock()
+_listening_lock = GuardedLock()
 
 
 def on_output(

@@ -1,4 +1,4 @@
-"""The thread that looks after what is kept for a while: there while anything is, gone after.
+"""The thread that tidies segments and mappings; it runs while there are any.
 
 Runs in: any process that sends or gets large payloads.
 """
@@ -10,15 +10,17 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from monarch._src.net.local.interrupt import uninterrupted
+
 log = logging.getLogger("monarch.data")
 LOOK_S = 0.5
 
 
 class Tidying:
-    """Calls each of these twice a second, until none of them has anything left."""
+    """Calls the given functions twice a second, until each reports that it has no more work."""
 
     def __init__(self, looks: Sequence[Callable[[float], bool]]) -> None:
-        """`looks`: given the time; True while there is more to look after."""
+        """`looks`: functions of the time; each returns True while it has more work."""
         self._looks = looks
         self._turn = threading.Condition(threading.Lock())
         self._thread: threading.Thread | None = None
@@ -26,10 +28,10 @@ class Tidying:
         self._closed = False
 
     def want(self) -> None:
-        """There is something to look after. Any thread."""
+        """Start the thread if necessary. Any thread."""
         self._wanted = True
         if self._thread is None:
-            with self._turn:
+            with uninterrupted(), self._turn:
                 if self._thread is None and not self._closed:
                     self._thread = threading.Thread(
                         target=self._run, name="monarch-segments", daemon=True
@@ -44,7 +46,7 @@ class Tidying:
                     self._turn.wait(LOOK_S)
                 if self._closed or not (more or self._wanted):
                     own, self._thread = self._thread, None
-                    if self._closed or not self._wanted:  # looked at by `want` the other way round
+                    if self._closed or not self._wanted:  # `want` sets this before it reads _thread
                         return
                     self._thread = own
                 self._wanted = False
@@ -52,12 +54,12 @@ class Tidying:
             for look in self._looks:
                 try:
                     more |= look(time.monotonic())
-                except Exception:  # of one; the segments of others are looked after too
+                except Exception:  # the other functions run all the same
                     log.exception("looking after segments failed")
 
     def close(self) -> None:
         """End the thread. Idempotent."""
-        with self._turn:
+        with uninterrupted(), self._turn:
             self._closed = True
             self._turn.notify_all()
             thread = self._thread

@@ -1,13 +1,14 @@
 """Fetches large payloads from other hosts, once for all of their receivers on this one.
 
-Runs in: the gateway of a host, on the thread that handles what its links bring: the client, the
-agent of a worker. Owns: segments in which what was fetched is lent to processes of this host, and
-in the client lies for itself.
-A payload is asked for in pieces, which go by connections of their own, gateway to gateway
-(`bulk.client`). Where there can be none, and of a sender whose segments its gateway cannot open,
-they are asked of the sender, over the link by which the message came. What is asked for when, and
-what waits meanwhile, `payload.state.fetches` says. A piece is written to its place in the segment
-as it comes. Where no segment can be had the parts are put together in memory, and go by the socket.
+A payload is requested in pieces over connections between the two gateways (`bulk.client`). If there
+is no such connection, or if the sender's gateway cannot open the sender's segments, the pieces are
+requested from the sender, over the link that brought the message. `payload.state.fetches` decides
+the order of requests and which messages wait. Each piece is written to its place in a segment as it
+arrives. Without a segment, the parts are assembled in memory, and are delivered over the socket.
+
+Runs in: the gateway of a host (the client, or the agent of a worker), on the thread that handles
+messages of links. Owns: the segments with fetched payloads, which it lends to processes of this
+host; those in the client serve the client itself.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ from monarch._src.wire.messages import (
 from monarch._src.wire.segment_refs import InSegment
 
 log = logging.getLogger("monarch.data")
-# What is about payloads themselves waits for none.
+# These messages are about payloads, and wait for none.
 _AT_ONCE = (AskBulk, AskPart, AskPayload, BulkAt, PayloadPart, PayloadSent, PayloadTaken)
 
 
 class _InMemory:
-    """What stands for a segment where there is none."""
+    """The place of a payload for which there is no segment."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.parts = [bytearray(size) for size in sizes]
@@ -72,11 +73,12 @@ class _InMemory:
         pass
 
 
-class _Coming(msgspec.Struct, eq=False):
-    """A message.
+class _Pending(msgspec.Struct, eq=False):
+    """A message that waits for its payload or for its turn.
 
-    lent: where its sender has the rest of it. here: where it is put.
-    why: it comes by the link. bulk: bytes that came in the other way.
+    lent: the sender's segment with the payload. here: the place of the payload on this host.
+    why: the reason why pieces are fetched over the link; empty if they are not.
+    bulk: bytes that were fetched beside the link.
     """
 
     lane: Lane
@@ -88,9 +90,9 @@ class _Coming(msgspec.Struct, eq=False):
 
 
 class Segments:
-    """Those of a gateway that sends no payloads of its own: an agent. Made when first needed.
+    """Segments of a gateway that sends no payloads of its own, an agent. Made when first needed.
 
-    A thread looks after them while there are any, as in every process that has some.
+    A thread tidies them while there are any.
     """
 
     def __init__(self, receivers_of: ReceiversOf) -> None:
@@ -99,7 +101,7 @@ class Segments:
         self._tidying: Tidying | None = None
 
     def to_lend(self) -> PayloadSender:
-        """All of them, which are looked after from now on."""
+        """The sender of these segments; starts the thread that tidies them."""
         if self._lender is None:
             self._lender = PayloadSender(self._receivers_of)
             self._tidying = Tidying((self._lender.tidy,))
@@ -107,18 +109,18 @@ class Segments:
         self._tidying.want()
         return self._lender
 
-    def gone(self, node: str) -> None:
-        """That node gives nothing back any more."""
+    def on_node_gone(self, node: str) -> None:
+        """That node has ended: it returns no loans."""
         if self._lender is not None:
             self._lender.node_gone(node)
 
     def taken(self, message: PayloadTaken) -> None:
-        """Another host has got what was sent there."""
+        """Another host has received the payload."""
         if self._lender is not None:
             self._lender.taken(message)
 
     def served(self) -> OutgoingPayloads | None:
-        """What this process itself has sent. On any thread."""
+        """The payloads that this process itself serves. Any thread."""
         return None if self._lender is None else self._lender.served
 
     def close(self) -> None:
@@ -129,7 +131,7 @@ class Segments:
 
 
 class Fetcher:
-    """See the module's text."""
+    """Fetches payloads for this host; see the module's docstring."""
 
     def __init__(
         self, node: Node, gateway: Gateway, to_lend: Callable[[], PayloadSender],
@@ -137,26 +139,27 @@ class Fetcher:
         watch: Callable[[str, str], None] = lambda _site, _sender: None,
     ) -> None:  # fmt: skip
         """Args:
-        to_lend: gives the segments of this process, and sees that they are looked after.
+        to_lend: returns the segments of this process, and has them tidied.
         bulk: the connections beside links.
-        watch: called with a site and a node there, of whose end `ended` is to be told.
+        watch: called with a site and a node there, so that `on_sender_ended` is called when that
+            node ends.
         """
         self._node = node
         self._gateway = gateway
         self._to_lend = to_lend
         self._watch = watch
-        self._fetching: Fetching[_Coming] = Fetching()
-        self._coming: dict[int, _Coming] = {}  # what is being fetched
+        self._fetching: Fetching[_Pending] = Fetching()
+        self._coming: dict[int, _Pending] = {}  # payloads that are being fetched
         self._numbers: dict[tuple[str, int, int], int] = {}  # by sender, its key and its number
         self._watched: set[tuple[str, str]] = set()
-        self._by_link: dict[tuple[str, str], str] = {}  # senders that can't be had otherwise, why
+        self._by_link: dict[tuple[str, str], str] = {}  # senders that need the link: the reason
         self._bulk = bulk
         bulk.done = self._on_piece
-        self._unable: set[str] = set()  # nodes of this host that can map no segment of ours
+        self._unable: set[str] = set()  # nodes of this host that cannot map segments of this one
         self.fetched_bytes = 0
         gateway.passes = self._passes
 
-    # --- what links bring -------------------------------------------------------------------------
+    # --- messages of links ------------------------------------------------------------------------
 
     def _passes(self, sender: str, origin: str, to: str, frames: Sequence[Buffer]) -> bool:
         """See `Gateway.passes`."""
@@ -165,18 +168,18 @@ class Fetcher:
         if lent is None:
             if self._fetching.passes(lane) or self._is_at_once(to, frames):
                 return True
-            self._fetching.came(lane, _Coming(lane, frames))
+            self._fetching.message_came(lane, _Pending(lane, frames))
             return False
         if not lent.is_sound(HEADER):
-            raise FrameError(f"{sender} of {origin} has lent what is no segment")
-        self._want(_Coming(lane, frames, lent), lent)
+            raise FrameError(f"{sender} of {origin} has sent an invalid segment reference")
+        self._want(_Pending(lane, frames, lent), lent)
         return False
 
     def _is_at_once(self, to: str, frames: Sequence[Buffer]) -> bool:
-        # Of what is for other nodes none is asked of a gateway, nor comes from one.
+        # Other nodes need no check: no payload comes on the lanes from a gateway to them.
         return to == self._node.name and isinstance(decode(frames)[0], _AT_ONCE)
 
-    def _want(self, coming: _Coming, lent: InSegment) -> None:
+    def _want(self, coming: _Pending, lent: InSegment) -> None:
         lane = coming.lane
         sizes = [size for _, size in lent.spans]
         coming.here = self._to_lend().reserve(
@@ -196,7 +199,7 @@ class Fetcher:
         for ask in asks:
             coming = self._coming.get(ask.fetch)
             if coming is None or coming.lent is None or coming.here is None:
-                continue  # the one before it could not be said: its sender is out of reach
+                continue  # an earlier request of this batch failed: its sender is out of reach
             lent = coming.lent
             if not coming.why:
                 wanted = Wanted(ask.fetch, ask.part, ask.at, ask.size, lent, coming.here)
@@ -207,15 +210,15 @@ class Fetcher:
                 self._drop([ask.fetch])
 
     def _say(self, lane: Lane, message: AskPart | PayloadTaken) -> bool:
-        """Tell the sender of a payload something; False if it is out of reach."""
+        """Send a message to the sender of a payload; False if it is out of reach."""
         (site, sender, _), own = lane, self._node
         return self._gateway.pass_on(own.name, own.site, sender, site, encode(message))
 
     def on_part(self, peer: str, message: PayloadPart, payload: Payload) -> None:
-        """A piece of a payload came."""
+        """A piece of a payload came over the link."""
         number = self._numbers.get((peer, message.key, message.word))
         if number is None:
-            return  # of one that is not wanted any more
+            return  # the payload is no longer wanted
         coming = self._coming[number]
         assert coming.here is not None
         if not payload.buffers:
@@ -225,41 +228,41 @@ class Fetcher:
         (piece,) = cast("tuple[Buffer]", tuple(payload.buffers))
         try:
             coming.here.put(message.part, message.at, piece)
-            self._came(number, message.part, message.at, len(piece))
+            self._on_stored(number, message.part, message.at, len(piece))
         except (OSError, ValueError) as error:
             log.warning("a payload of %s is lost on its way: %s", peer, error)
             self._drop([number])
 
     def _on_piece(self, wanted: Wanted, outcome: Outcome, why: str) -> None:
-        """A piece came beside the link, or did not."""
+        """A request beside the link has ended."""
         coming = self._coming.get(wanted.fetch)
         if coming is None:
-            return  # of one that is not wanted any more
+            return  # the payload is no longer wanted
         if outcome is Outcome.HERE:
             coming.bulk += wanted.size
-            self._came(wanted.fetch, wanted.part, wanted.at, wanted.size)
+            self._on_stored(wanted.fetch, wanted.part, wanted.at, wanted.size)
         elif outcome is Outcome.NO_MEMORY:
             log.warning("a payload of %s is lost on its way: %s", coming.lane[1], why)
             self._drop([wanted.fetch])
         else:
             if outcome is Outcome.UNREADABLE:
                 self._by_link[coming.lane[:2]] = why
-            # Its sender knows whether it has it still.
+            # The sender knows whether it still has the payload.
             coming.why = why or "its segment has another message"
             self._ask(self._fetching.goes_by_link(wanted.fetch, wanted.part, wanted.at))
 
-    def _came(self, number: int, part: int, at: int, size: int) -> None:
-        """ValueError: that piece was not asked for."""
+    def _on_stored(self, number: int, part: int, at: int, size: int) -> None:
+        """A piece is in its place. Raises ValueError if it was not requested."""
         asks, is_here = self._fetching.piece_came(number, part, at, size)
         self.fetched_bytes += size
         self._ask(asks)
         if is_here:
             self._finish(number)
 
-    # --- what is here -----------------------------------------------------------------------------
+    # --- complete payloads ------------------------------------------------------------------------
 
     def _finish(self, number: int) -> None:
-        """All of a payload is here: tell its sender, and hand on what may be."""
+        """All of a payload is here: acknowledge it, and deliver the messages that may go now."""
         here = self._coming[number].here
         assert here is not None
         here.is_filled()
@@ -268,7 +271,7 @@ class Fetcher:
             self._release(lane)
 
     def _drop(self, numbers: Sequence[int]) -> None:
-        """These payloads cannot be had."""
+        """These payloads are lost."""
         for number in numbers:
             asks = self._fetching.is_lost(number)
             lane = self._forget(number)
@@ -291,16 +294,16 @@ class Fetcher:
         for coming in self._fetching.released(lane):
             try:
                 self._hand_in(coming)
-            except Exception:  # of one message; the next has its turn
-                log.exception("handing on what came from %s failed", lane[1])
+            except Exception:  # the next message is delivered all the same
+                log.exception("delivering a message of %s failed", lane[1])
 
-    def _hand_in(self, coming: _Coming) -> None:
+    def _hand_in(self, coming: _Pending) -> None:
         site, sender, to = coming.lane
         here, frames = coming.here, coming.frames
         if isinstance(here, InOwnSegment):
             if to == self._node.name:
                 message, payload = decode([bytes(frames[0])])
-                # It is passed on to those of its receivers who live.
+                # The node passes it on to those of its receivers that are alive.
                 if isinstance(message, (Cast, CastTree)):
                     whole = Payload(payload.body, (here,))
                     self._node.deliver_remote(sender, site, message, whole)
@@ -313,31 +316,31 @@ class Fetcher:
         self._gateway.hand_in(sender, site, to, list(frames))
 
     def on_ask(self, peer: str, message: AskPayload, _payload: Payload) -> None:
-        """A process of this host cannot map what it was lent."""
+        """A process of this host cannot map a segment that was lent to it."""
         if message.lasting:
             self._unable.add(peer)
         send_copied(self._node, self._to_lend(), peer, message)
 
-    # --- ends -------------------------------------------------------------------------------------
+    # --- ends of nodes and links ------------------------------------------------------------------
 
-    def forgotten(self, node: str) -> None:
-        """That node of this host is gone."""
+    def on_node_forgotten(self, node: str) -> None:
+        """That node of this host has ended."""
         self._unable.discard(node)
 
-    def ended(self, site: str, sender: str | None = None) -> None:
-        """That node sends nothing any more, or none of that site does."""
+    def on_sender_ended(self, site: str, sender: str | None = None) -> None:
+        """That node has ended; without `sender`, the link to its site has."""
         self._watched = {
             one for one in self._watched if one[0] != site or sender not in (None, one[1])
         }
         for one in [one for one in self._by_link if one[0] == site and sender in (None, one[1])]:
             del self._by_link[one]
         if sender is None:
-            self._bulk.ended(site)
+            self._bulk.forget_site(site)
         for number in self._fetching.sender_ended(site, sender):
             self._drop([number])
 
 
 def _named(lane: Lane) -> str:
-    """What the sender is called on this host."""
+    """The name of the sender on this host."""
     site, sender, _ = lane
     return agent_at(site) if sender == AGENT else sender

@@ -1,4 +1,4 @@
-"""Answers those who cannot map a segment of this process: neighbours, and gateways of other hosts.
+"""Sends copies of payloads to receivers that cannot map a segment of this process.
 
 Runs in: any process that sends large payloads, on the thread that receives.
 """
@@ -15,7 +15,7 @@ from monarch._src.wire.messages import AskPart, AskPayload, PayloadPart, Payload
 
 
 def send_copied(node: Node, lender: PayloadSender | None, peer: str, asked: AskPayload) -> None:
-    """Send somebody who cannot map what he was lent a copy of it, or say that it is gone."""
+    """Send a receiver that cannot map its segment a copy, or the news that the payload is gone."""
     lent = asked.lent
 
     def work() -> None:
@@ -23,7 +23,7 @@ def send_copied(node: Node, lender: PayloadSender | None, peer: str, asked: AskP
         sent = PayloadSent(lent.number, lent.key, asked.word)
         node.send(peer, sent, NO_PAYLOAD if parts is None else parts)
 
-    # To copy it may take longer than a handler may.
+    # Copying may take longer than a message handler may.
     threading.Thread(target=work, name="monarch-segments", daemon=True).start()
 
 

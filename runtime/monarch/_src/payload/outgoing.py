@@ -1,17 +1,19 @@
-"""Payloads that other hosts are to get: kept until the gateway there has fetched them.
+"""Payloads for other hosts, kept until the gateway there has fetched them.
 
-Runs in: any process that sends large payloads to other hosts; pieces are asked for on the thread
-that receives, and leave without a copy. Owns: views of what was sent, which hold its segment.
+Runs in: any process that sends large payloads to other hosts. Requests for pieces arrive on the
+receiving thread; pieces are sent without a copy.
+Owns: views of the payloads, which keep the segments alive.
 """
 
 from __future__ import annotations
 
 import itertools
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
+
+from monarch._src.net.local.interrupt import GuardedLock
 
 
 class _Kept(msgspec.Struct, eq=False):
@@ -22,22 +24,22 @@ class _Kept(msgspec.Struct, eq=False):
 
 
 class OutgoingPayloads:
-    """By the number that stands for a receiver's payload: what it is to get."""
+    """The payloads that other hosts may fetch, by number."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = GuardedLock()
         self._kept: dict[int, _Kept] = {}
         self._numbers = itertools.count(1)
-        self.bytes = 0  # that other hosts have fetched, so far
-        self.bulk_bytes = 0  # those of them that did not go over a link
+        self.bytes = 0  # fetched by other hosts so far
+        self.bulk_bytes = 0  # those of them that were fetched beside the links
         self._waits: Counter[str] = Counter()
-        self.on_less: Callable[[str], None] = lambda _: None  # told of a site that fewer wait for
+        self.on_removed: Callable[[str], None] = lambda _: None  # called with the site
 
     def __bool__(self) -> bool:
         return bool(self._kept)
 
     def add(self, node: str, site: str, key: int, parts: Sequence[memoryview]) -> int:
-        """That node is to get these parts: by which number its host may ask for them."""
+        """Keep these parts for that node; returns the number by which its host requests them."""
         with self._lock:
             number = next(self._numbers)
             self._kept[number] = _Kept(node, site, key, parts)
@@ -45,18 +47,18 @@ class OutgoingPayloads:
         return number
 
     def waits(self, site: str) -> int:
-        """How many bytes wait here for that site, those on their way included."""
+        """How many bytes wait here for that site, including those on their way."""
         return self._waits[site]
 
     def piece(self, key: int, number: int, part: int, at: int, size: int) -> memoryview | None:
-        """A piece of a part, which leaves by a link; None if there is no such any more."""
+        """A piece of a part, to be sent over a link; None if the payload is gone."""
         view = self.view(key, number, part, at, size)
         if view is not None:
             self.bytes += size
         return view
 
     def view(self, key: int, number: int, part: int, at: int, size: int) -> memoryview | None:
-        """A piece of a part; None if there is no such any more. On any thread."""
+        """A piece of a part; None if the payload is gone. Any thread."""
         kept = self._kept.get(number)
         if kept is None or kept.key != key or not 0 <= part < len(kept.parts):
             return None
@@ -66,9 +68,9 @@ class OutgoingPayloads:
         return view[at : at + size]
 
     def taken(self, key: int, number: int, bulk: int = 0) -> None:
-        """Whoever asked for that has it, or does not want it any more.
+        """The host that fetched the payload has all of it, or no longer wants it.
 
-        `bulk`: how much of it has not left by a link.
+        `bulk`: how many of its bytes were fetched beside the link.
         """
         with self._lock:
             self.bytes += bulk
@@ -77,15 +79,15 @@ class OutgoingPayloads:
             if kept is None or kept.key != key:
                 return
             self._drop([number])
-        self.on_less(kept.site)
+        self.on_removed(kept.site)
 
     def gone(self, node: str) -> None:
-        """That node gets nothing any more."""
+        """That node has ended: drop its payloads."""
         with self._lock:
             theirs = {n: kept.site for n, kept in self._kept.items() if kept.node == node}
             self._drop(theirs)
         for site in set(theirs.values()):
-            self.on_less(site)
+            self.on_removed(site)
 
     def _drop(self, numbers: Iterable[int]) -> None:
         """Under the lock."""
@@ -102,7 +104,7 @@ class OutgoingPayloads:
                 kept.node = new
 
     def clear(self) -> None:
-        """Nobody gets anything any more."""
+        """Drop all payloads."""
         with self._lock:
             self._kept = {}
             self._waits.clear()

@@ -1,7 +1,7 @@
-"""Copies of much memory, which several threads make together.
+"""Copies of large memory areas, made by several threads together.
 
-Runs in: any process, on the thread that needs the copy, and on others until it is made. Each copies
-a stretch without the interpreter's lock; of fresh memory most of the time goes into having it.
+Runs in: any process, on the calling thread and on helpers that end with the copy. Each copies a
+stretch without holding the GIL; for fresh memory, most of the time goes into page faults.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import ctypes
 import os
 import threading
 
-SHARED = 1 << 27  # from here on others help: 256 MiB take two threads half as long
+SHARED = 1 << 27  # from this size on helpers pay: two threads copy 256 MiB in half the time
 _MOST = 4
 
 
 def copy(to: int, source: int, size: int, keep: object) -> None:
-    """Copy between those addresses. `keep`: what the memory of both goes with."""
+    """Copy between two addresses. `keep`: an object that keeps both memory areas alive."""
     count = 1 if size < SHARED else min(_MOST, os.cpu_count() or 1)
     each = -(-size // count)
 
-    # A helper has `keep` too: the memory stays even if who waits for it is interrupted.
+    # A helper refers to `keep` too: the memory stays even if the caller is interrupted.
     def part(at: int, _keep: object) -> None:
         ctypes.memmove(to + at, source + at, min(each, size - at))
 
@@ -28,7 +28,7 @@ def copy(to: int, source: int, size: int, keep: object) -> None:
         helper = threading.Thread(target=part, args=(at, keep), name="monarch-copy", daemon=True)
         try:
             helper.start()
-        except RuntimeError:  # there is no room for a thread, or the interpreter ends
+        except RuntimeError:  # no thread can be started, or the interpreter is shutting down
             part(at, keep)
         else:
             helpers.append(helper)

@@ -63,6 +63,6 @@ class FetchesPieces(Protocol):
         """Fetch that piece; `done` is called later."""
         ...
 
-    def ended(self, site: str) -> None:
+    def forget_site(self, site: str) -> None:
         """The link to the site has ended: forget the site and its requests."""
         ...

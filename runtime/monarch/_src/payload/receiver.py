@@ -1,13 +1,14 @@
-"""The receiver's side of payloads in segments: maps them, and says when it needs them no more.
+"""The receiver's side of payloads in segments: maps them, and returns the loans.
 
-Runs in: any process, from the first large payload that comes to it on; on the thread that receives
-and, as views end, on any. Owns: mappings of other processes' segments. One stays for a while after
-its last use, since the sender's next message will be in the same segment, and then costs nothing.
-What came is the receiver's own, to be written to. Where nobody else gets it, that is the segment
-itself; where others do, a mapping whose pages are copied as they are written to (MAP_PRIVATE).
-Invariants: a loan is given back once, when the last view of it is gone, by a store into the header
-of the segment; one that a fork of this process may see is never used again. Finalizers do no more
-than that store, and unmap.
+Runs in: any process, once a large payload has come to it; on the receiving thread, and on any
+thread where a view ends.
+Owns: mappings of other processes' segments. A mapping stays for a while after its last use, because
+the sender's next message is likely to use the same segment, and then needs no new mapping.
+The receiver may write to a payload. A sole receiver writes to the segment itself; if there are
+several, each has a copy-on-write mapping (MAP_PRIVATE).
+Invariants: a loan is returned once, when its last view is gone, by a store into the header of the
+segment. A loan that a fork of this process may see is never reused. Finalizers only make that store
+and unmap.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from monarch._src.wire.frames import Borrowed, Payload
 from monarch._src.wire.raw_memory import copy_with
 from monarch._src.wire.segment_refs import InSegment
 
-KEPT_S = 2.0  # for how long a mapping waits for the next message
-# Where stores of one processor are seen by others in their order, the store that gives back is seen
-# behind those to the segment. Elsewhere nobody writes to a segment but its owner.
+KEPT_S = 2.0  # how long a mapping waits for the next message
+# Where processors see each other's stores in order, the store that returns a loan is seen after the
+# receiver's stores to the segment. On other processors only the owner writes to a segment.
 _IN_ORDER = platform.machine().lower() in ("x86_64", "amd64", "i686")
 _forks = 0
 
@@ -40,11 +41,11 @@ def _forking() -> None:
 
 
 os.register_at_fork(before=_forking)
-copy_with(parallel_copy.copy)  # what is made of large payloads is large
+copy_with(parallel_copy.copy)  # copies of large payloads are large
 
 
 class Unreachable(OSError):
-    """A segment cannot be mapped here. `lasting`: and no other of that process can."""
+    """A segment cannot be mapped here. `lasting`: nor can any other segment of that process."""
 
     def __init__(self, why: str, *, lasting: bool) -> None:
         super().__init__(why)
@@ -52,7 +53,7 @@ class Unreachable(OSError):
 
 
 class _Window:
-    """All of somebody's segment, mapped."""
+    """A mapping of all of another process's segment."""
 
     def __init__(self, lent: InSegment) -> None:
         self.mapped = _mapped(lent, private=False)
@@ -67,8 +68,8 @@ def _mapped(lent: InSegment, *, private: bool) -> Mapped:
         raise Unreachable(f"process {lent.pid}: {error.strerror}", lasting=True) from error
     try:
         if os.fstat(fd).st_ino != lent.file or not shared_memory.is_sealed(fd, lent.capacity):
-            raise Unreachable(f"descriptor {lent.fd} of process {lent.pid} is no segment of a "
-                              "payload", lasting=True)  # fmt: skip
+            raise Unreachable(f"descriptor {lent.fd} of process {lent.pid} is not a payload "
+                              "segment", lasting=True)  # fmt: skip
         if private:
             address = shared_memory.map_private(fd, lent.capacity)
         else:
@@ -81,12 +82,12 @@ def _mapped(lent: InSegment, *, private: bool) -> Mapped:
     finally:
         os.close(fd)
     if bytes(mapped.over()[:8]) != lent.key.to_bytes(8, "little"):
-        raise Unreachable(f"process {lent.pid} has another segment by now", lasting=True)
+        raise Unreachable(f"process {lent.pid} has replaced the segment", lasting=True)
     return mapped
 
 
 def _loan(window: _Window, word: int, mapped: Mapped) -> object:
-    """What goes with the last view of what came, and says so. Keeps the window, and `mapped`."""
+    """An object that returns the loan when it is dropped. Keeps the window and `mapped` alive."""
     words, index, forks, pid = window.words, FIRST_WORD + word, _forks, os.getpid()
     words[index] = TAKEN
 
@@ -117,7 +118,7 @@ class SegmentView(Borrowed):
 
 
 class PayloadReceiver:
-    """All segments that this process has been lent."""
+    """All segments that this process has borrowed."""
 
     def __init__(self) -> None:
         self._windows: dict[tuple[int, int, int], _Window] = {}
@@ -127,7 +128,7 @@ class PayloadReceiver:
         return bool(self._windows)
 
     def borrow(self, lent: InSegment, position: int) -> SegmentView:
-        """Map what came with a message; `position`: the receiver's place among those of a cast.
+        """Map the segment of a message; `position`: the receiver's index among those of a cast.
 
         Raises:
             Unreachable: it cannot be mapped.
@@ -135,7 +136,7 @@ class PayloadReceiver:
         if lent.host != host_number():
             raise Unreachable("the sender is on another host", lasting=True)
         if not lent.is_sound(HEADER) or not 0 <= lent.word + position < HEADER // 4 - FIRST_WORD:
-            raise Unreachable(f"process {lent.pid} has lent what is no segment", lasting=True)
+            raise Unreachable(f"process {lent.pid} has lent an invalid segment", lasting=True)
         key = (lent.pid, lent.key, lent.capacity)
         window = self._windows.get(key)
         if window is None:
@@ -152,12 +153,12 @@ class PayloadReceiver:
         return SegmentView(lent, view.toreadonly() if lent.readonly else view)
 
     def tidy(self, now: float) -> bool:
-        """Unmap what was not used for a while; False if nothing is left. On any thread."""
+        """Unmap segments that were unused for `KEPT_S`; False if none is left. Any thread."""
         for key, window in list(self._windows.items()):
             if window.used + KEPT_S <= now:
                 self._windows.pop(key, None)
         return bool(self._windows)
 
     def close(self) -> None:
-        """Map nothing any more; what is referred to stays. Also in a fork of this process."""
+        """Drop all mappings; memory with views stays mapped. Also in a fork of this process."""
         self._windows.clear()

@@ -1,20 +1,19 @@
-"""The sender's side of payloads in segments: puts them there, lends them, takes them back.
+"""The sender's side of payloads in segments: fills segments, lends them and takes them back.
 
-Runs in: any process, from its first large payload on; on the thread that sends, and on the one that
-tidies up. Owns: a nameless file for each segment (`payload.state.leases` says which there are), so
-that whatever way this process ends, its memory is gone with the last receiver that has it mapped. A
-segment begins with a header: its key, how many messages were in it, then one word for each receiver
-of the message, which that writes when it has mapped the segment and when it needs it no more. So to
-give back is a store into memory, and no message.
-Invariants: memory that was never written to is written to by the kernel, where a want of memory is
-an error and not a signal; a file's size is sealed. Finalizers only note what they have to say.
+Runs in: any process that sends large payloads; on the sending thread, and on the one that tidies.
+Owns: an anonymous file for each segment (`payload.state.leases` decides which exist). However this
+process ends, the kernel frees the memory once the last receiver has unmapped it.
+A segment begins with a header: its key, the number of messages that were in it, then one word for
+each receiver of the message. A receiver writes its word when it has mapped the segment, and again
+when it no longer needs it. So a loan is returned by a store into memory, without a message.
+Invariants: fresh memory is first written to by the kernel, so that a lack of memory is an error and
+not a signal; a file's size is sealed. Finalizers only record the end of their object.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from hashlib import blake2b
 from secrets import randbits
 from typing import Any, cast
 
+from monarch._src.net.local.interrupt import GuardedLock
 from monarch._src.payload.outgoing import OutgoingPayloads
 from monarch._src.payload.state.leases import LENT, MOST_LOANS, Free, Lending, Use
 from monarch._src.system import shared_memory
@@ -34,21 +34,21 @@ from monarch._src.wire.raw_memory import address_of
 from monarch._src.wire.segment_refs import SEGMENT_FROM, InSegment, Span
 
 HEADER = 1 << 14
-USE_WORD = 2  # behind the key; see `InSegment.use`
-FIRST_WORD = 16  # words from here on are those of receivers
+USE_WORD = 2  # follows the key; see `InSegment.use`
+FIRST_WORD = 16  # the words of the receivers begin here
 ALIGNED = 64
 NOT_MAPPED = "its receiver could not map the segment"
 assert HEADER == 4 * (FIRST_WORD + MOST_LOANS)
 
-# Who gets a message that is sent to a node: that node, or all that it is passed on to.
-# None: they are to get it over the socket.
+# The receivers of a message that is sent to a node: that node, or all nodes it is passed on to.
+# None: the message goes over the socket.
 ReceiversOf = Callable[[str, Message], Sequence[str] | None]
 
 
 class Mapped:
-    """A mapping, until nothing refers to what `over` made of it, nor to this.
+    """A mapping of memory, which lives as long as this object or a view made by `over`.
 
-    `here`: forks of this process have no such mapping.
+    `here`: forks of this process do not inherit the mapping.
     """
 
     __slots__ = ("_token", "address", "size")
@@ -67,7 +67,7 @@ class Mapped:
         self._token = on_last_reference_dropped(unmap)
 
     def over(self, *, readonly: bool = False) -> memoryview:
-        """All of it; keeps the mapping."""
+        """A view of all of it, which keeps the mapping alive."""
         root: Any = array_type(self.size).from_address(self.address)
         root.mapped = self._token
         view = memoryview(root).cast("B")
@@ -78,7 +78,7 @@ _types: dict[int, Any] = {}
 
 
 def array_type(size: int) -> Any:
-    """The type of so many bytes; of the few sizes that segments have."""
+    """The ctypes array of that many bytes. Cached, since segments have few sizes."""
     found = _types.get(size)
     if found is None:
         found = _types[size] = ctypes.c_ubyte * size
@@ -87,18 +87,18 @@ def array_type(size: int) -> Any:
 
 @cache
 def host_number() -> int:
-    """What two processes have in common that run under one kernel."""
+    """A number that two processes share if and only if they run under one kernel."""
     digest = blake2b(shared_memory.this_host().encode(), digest_size=7).digest()
     return int.from_bytes(digest, "little")
 
 
 def aligned(size: int) -> int:
-    """How much of a segment a part of that size takes."""
+    """The space that a part of that size takes in a segment."""
     return -(-size // ALIGNED) * ALIGNED
 
 
 def parts_of(payload: Payload) -> tuple[Sequence[Buffer], bool, bool]:
-    """The large parts of a payload, whether its body is the first of them, and if all are fixed."""
+    """The large parts of a payload, whether its body is the first, whether all are read-only."""
     buffers = cast("Sequence[Buffer]", payload.buffers)
     body = len(payload.body) >= SEGMENT_FROM
     readonly = all(isinstance(b, bytes) or memoryview(b).readonly for b in buffers)
@@ -106,7 +106,7 @@ def parts_of(payload: Payload) -> tuple[Sequence[Buffer], bool, bool]:
 
 
 class _File:
-    """One segment: its file, its header, and from its second message on all of it mapped."""
+    """A segment: its file, its header and, from its second message on, a mapping of all of it."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity + HEADER
@@ -121,7 +121,7 @@ class _File:
         self.key = randbits(62)
         self.words[:2] = memoryview(self.key.to_bytes(8, "little")).cast("I")
         self.use = 0
-        self.filled = HEADER  # up to here there is memory
+        self.filled = HEADER  # memory has been allocated up to here
         self.used_words = 0
         self.mapped: Mapped | None = None
 
@@ -129,7 +129,7 @@ class _File:
         return Mapped(shared_memory.map_shared(self.fd, size, writable=True), size, here=True)
 
     def lay_out(self, sizes: Sequence[int]) -> tuple[Span, ...]:
-        """Where parts of these sizes are to be put, of a new message."""
+        """Begin a new message: the places of parts of these sizes."""
         if self.filled > HEADER and self.mapped is None:
             self.mapped = self._map(self.capacity)
             shared_memory.populate(self.mapped.address + HEADER, self.filled - HEADER)
@@ -141,14 +141,14 @@ class _File:
         for word in range(FIRST_WORD, FIRST_WORD + self.used_words):
             self.words[word] = LENT
         self.used_words = 0
-        # Who reads the last message still, for another host, sees that before any of the new one.
+        # The server of another host that still reads the last message sees this first.
         self.use = (self.use + 1) % (1 << 32)
         self.words[USE_WORD] = self.use
         shared_memory.fence()
         return tuple(spans)
 
     def put(self, at: int, data: Buffer) -> None:
-        """Write there, in the order of the places.
+        """Write at that place, in ascending order of places.
 
         Raises:
             OSError: there is not enough memory.
@@ -159,20 +159,20 @@ class _File:
             shared_memory.copy(self.mapped.address + at, source, there)
         if size > there:
             shared_memory.write_at(self.fd, source + there, size - there, at + there)
-            if at <= self.filled:  # or what is before it may be missing
+            if at <= self.filled:  # otherwise there is a gap before it
                 self.filled = max(self.filled, at + size)
 
     def room(self, at: int, size: int) -> memoryview | None:
-        """Memory of that place; None: there is none yet, and it is to be written. On any thread."""
+        """Allocated memory at that place; None if there is none yet: call `write`. Any thread."""
         mapped = self.mapped
         if mapped is None or at + size > self.filled:
             return None
         return mapped.over()[at : at + size]
 
     def write(self, at: int, data: Buffer) -> None:
-        """Write where there is no memory yet, in any order. On any thread.
+        """Write where no memory has been allocated, in any order. Any thread.
 
-        The kernel copies to new memory without clearing it first, as it does for a mapping.
+        Unlike a page fault, the kernel does not clear new memory before it copies to it.
 
         Raises:
             OSError: there is not enough memory.
@@ -180,7 +180,7 @@ class _File:
         shared_memory.write_at(self.fd, address_of(data), len(data), at)
 
     def over(self) -> memoryview:
-        """All of it, read-only; keeps the mapping."""
+        """A read-only view of all of it, which keeps the mapping alive."""
         if self.mapped is None:
             self.mapped = self._map(self.capacity)
         return self.mapped.over(readonly=True)
@@ -192,7 +192,7 @@ class _File:
 
 
 class InOwnSegment(Placed):
-    """The large parts of a payload of this process. The segment is held as long as this is."""
+    """The large parts of a payload of this process. Holds the segment as long as it lives."""
 
     __slots__ = ("_file", "_lender", "_use", "body", "number", "readonly", "sole", "spans")
 
@@ -219,7 +219,7 @@ class InOwnSegment(Placed):
         return sum(length for _, length in self.spans)
 
     def laid_out(self, sizes: Sequence[int]) -> None:
-        """Its parts are to have these sizes. OSError: the segment cannot be mapped."""
+        """Give its parts these sizes. Raises OSError if the segment cannot be mapped."""
         self.spans = self._file.lay_out(sizes)
         self._use = self._file.use
 
@@ -229,7 +229,7 @@ class InOwnSegment(Placed):
         return None if word is None else self._in_segment(word)
 
     def lend_to(self, node: str) -> InSegment | None:
-        """That node may use them, and no other; None: it cannot."""
+        """Lend the parts to that node alone; None if that fails."""
         word = self._lender.lend_to(self.number, (node,))
         return None if word is None else self._in_segment(word)
 
@@ -257,14 +257,14 @@ class InOwnSegment(Placed):
         self._file.put(self.spans[part][0] + at, data)
 
     def room(self, part: int, at: int, size: int) -> memoryview | None:
-        """Where to put a piece of a part, while this is referred to; None: `write` it. Any thread.
+        """Memory for a piece of a part, valid while the caller refers to it; None: call `write`.
 
-        As `write`, until `is_filled` pieces may come in any order.
+        Any thread. As with `write`, pieces may come in any order until `is_filled`.
         """
         return self._file.room(self.spans[part][0] + at, size)
 
     def write(self, part: int, at: int, data: Buffer) -> None:
-        """Write some of a part. On any thread.
+        """Write bytes of a part. Any thread.
 
         Raises:
             OSError: there is not enough memory.
@@ -272,7 +272,7 @@ class InOwnSegment(Placed):
         self._file.write(self.spans[part][0] + at, data)
 
     def is_filled(self) -> None:
-        """All pieces are there, whichever way they were put."""
+        """All pieces have been written."""
         at, size = self.spans[-1]
         self._file.filled = max(self._file.filled, at + size)
 
@@ -281,14 +281,14 @@ class InOwnSegment(Placed):
         self._lender.unsent(self.number, lent.word, node, message)
 
     def carried(self, payload: Payload) -> Payload:
-        """See `Placed`. The views keep the segment held."""
+        """See `Placed`. The views keep the segment alive."""
         views = self.parts()
         return Payload(views[0], views[1:]) if self.body else Payload(payload.body, views)
 
     def parts(self) -> list[memoryview]:
-        """All of them, read-only; they keep the segment held."""
+        """Read-only views of all parts; they keep the segment alive."""
         root = self._file.over()
-        # What refers to a view refers to `root`, and that to us: not used again before.
+        # Each view refers to `root`, and `root` to this object, which holds the segment.
         cast(Any, root.obj).placed = self
         return [root[at : at + length] for at, length in self.spans]
 
@@ -303,28 +303,28 @@ class PayloadSender:
         self._receivers_of = receivers_of
         self._core = Lending()
         self._files: dict[int, _File] = {}
-        self._lock = threading.Lock()
+        self._lock = GuardedLock()
         self._closed = False
-        self._freed: deque[tuple[_File, bool]] = deque()  # which are to be closed
+        self._freed: deque[tuple[_File, bool]] = deque()  # to be closed
         self.served = OutgoingPayloads()
-        self.dropped: deque[int] = deque()  # segments whose message is sent to nobody any more
+        self.dropped: deque[int] = deque()  # segments whose message is no longer sent
         self.placed = self.placed_bytes = self.made = self.reused = 0
-        self.carried: Counter[str] = Counter()  # what went over a socket instead, by the reason
+        self.carried: Counter[str] = Counter()  # payloads that used a socket instead, by reason
 
     @property
     def segments(self) -> int:
-        """How many there are."""
+        """How many segments there are."""
         return len(self._core.segments)
 
     @property
     def pooled_bytes(self) -> int:
-        """Memory that waits for a next message."""
+        """Bytes of segments that wait for another message."""
         return self._core.pooled_bytes
 
     def place(self, payload: Payload, *, sole: bool) -> Payload | None:
-        """Put the large parts of a payload into a segment; None: it goes without one.
+        """Put the large parts of a payload into a segment; None: send it without a segment.
 
-        `sole`: it will be sent once, to one process.
+        `sole`: the message will be sent once, to one process.
         """
         parts, body, readonly = parts_of(payload)
         sizes = [len(part) for part in parts]
@@ -347,7 +347,7 @@ class PayloadSender:
     def reserve(
         self, sizes: Sequence[int], *, body: bool, readonly: bool, sole: bool
     ) -> InOwnSegment | None:
-        """Room for parts of these sizes, which are still to be put there; None: there is none."""
+        """A segment for parts of these sizes, to be filled by the caller; None: there is none."""
         try:
             number, file = self._find(sum(map(aligned, sizes)))
         except LookupError as why:
@@ -362,7 +362,7 @@ class PayloadSender:
         return placed
 
     def _find(self, size: int) -> tuple[int, _File]:
-        """A segment with so much room, which nobody else has; LookupError says why not."""
+        """An unused segment of at least that size. Raises LookupError with the reason."""
         if not shared_memory.PRESENT:
             raise LookupError("this system has no memfd_create (Linux has)")
         with self._lock:
@@ -390,7 +390,7 @@ class PayloadSender:
         return file
 
     def failed(self, placed: InOwnSegment, why: str) -> None:
-        """Its parts could not be put there."""
+        """The parts could not be written: free the segment."""
         self._failed(placed.number, why)
 
     def _failed(self, number: int, why: str) -> None:
@@ -402,7 +402,7 @@ class PayloadSender:
     # --- loans ------------------------------------------------------------------------------------
 
     def lend(self, number: int, node: str, message: Message) -> int | None:
-        """The word of whoever gets that message first; None if there is no room for so many."""
+        """The word of the first receiver of that message; None if the words do not suffice."""
         nodes = self._receivers_of(node, message)
         if nodes is None:
             self.carried[NOT_MAPPED] += 1
@@ -410,7 +410,7 @@ class PayloadSender:
         return self.lend_to(number, nodes)
 
     def lend_to(self, number: int, nodes: Sequence[str]) -> int | None:
-        """The word of the first of these, who all may use it; None if there is no room for them."""
+        """The word of the first of these nodes; None if the words do not suffice."""
         with self._lock:
             if self._closed:
                 return None
@@ -420,7 +420,7 @@ class PayloadSender:
                 return None
             file = self._files[number]
             file.used_words = max(file.used_words, word + len(nodes))
-            # A place without a name is that of one who is known to be gone.
+            # An empty name stands for a receiver that is known to have ended.
             self._free(
                 self._core.unsent(
                     number, [word + at for at, name in enumerate(nodes) if not name], _now()
@@ -429,7 +429,7 @@ class PayloadSender:
         return word
 
     def unsent(self, number: int, word: int, node: str, message: Message) -> None:
-        """That message was not sent."""
+        """That message was not sent: end its loans."""
         self._end(number, word, len(self._receivers_of(node, message) or ()))
 
     def _end(self, number: int, word: int, count: int) -> None:
@@ -437,7 +437,7 @@ class PayloadSender:
             self._free(self._core.unsent(number, range(word, word + count), _now()))
 
     def node_gone(self, node: str) -> None:
-        """Nobody is there any more who could give back."""
+        """That node has ended: it can return no loans."""
         self.served.gone(node)
         with self._lock:
             self._take_back()
@@ -445,7 +445,7 @@ class PayloadSender:
         self._close_freed()
 
     def taken(self, message: PayloadTaken) -> None:
-        """Another host has got what was sent there."""
+        """Another host has received its payload."""
         if message.why:
             self.carried[message.why] += 1
         self.served.taken(message.key, message.word, message.bulk)
@@ -457,7 +457,7 @@ class PayloadSender:
             self._core.renamed(old, new)
 
     def copied_for(self, lent: InSegment, word: int) -> Payload | None:
-        """What was lent to somebody who cannot map it, and needs the loan no more; None: gone."""
+        """A copy for a receiver that cannot map the segment; ends its loan. None: it is gone."""
         with self._lock:
             file = self._files.get(lent.number)
             if file is None or file.key != lent.key:
@@ -469,15 +469,15 @@ class PayloadSender:
         return Payload(memoryview(parts[0]), parts[1:]) if lent.body else Payload(b"", parts)
 
     def tidy(self, now: float) -> bool:
-        """Take back what was given back, free what has waited; False if nothing is left."""
+        """Take back returned loans and free old segments; False if no segment is left."""
         with self._lock:
             self._take_back()
-            self._free(self._core.looked(now))
+            self._free(self._core.time_passed(now))
         self._close_freed()
         return bool(self._core or self._freed)
 
     def all_taken(self) -> bool:
-        """Whether every receiver that lives has mapped what it was sent, or has got it."""
+        """Whether every living receiver has mapped or received its payload."""
         if self.served:
             return False
         with self._lock:
@@ -490,7 +490,7 @@ class PayloadSender:
         return True
 
     def close(self) -> None:
-        """Free everything; what receivers have mapped stays theirs. Idempotent."""
+        """Free all segments; receivers keep their mappings. Idempotent."""
         with self._lock:
             self._closed = True
             self.served.clear()
@@ -499,7 +499,7 @@ class PayloadSender:
         self._close_freed()
 
     def forked(self) -> None:
-        """In a fork of this process, which sends nothing: keep no memory of it. Takes no lock."""
+        """In a fork of this process, which sends nothing: drop all segments. Takes no lock."""
         self._closed = True
         for file in list(self._files.values()):
             os.close(file.fd)

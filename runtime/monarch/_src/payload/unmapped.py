@@ -1,9 +1,9 @@
-"""Large parts of a payload for other hosts alone, served from where they are.
+"""Large parts of a payload for other hosts only, served from the sender's memory.
 
-Runs in: a client that serves other hosts itself (`bulk.server`), on the thread that sends;
-dropped on any. Owns: nothing but references to the parts.
-Invariants: nobody changes the parts, so no copy of them is made. No process of this host is lent
-them, since they lie in no segment; one that is sent the message all the same gets them with it.
+Runs in: a client that serves other hosts itself (`bulk.server`), on the sending thread; dropped on
+any thread. Owns: references to the parts.
+Invariants: the parts do not change, so they are not copied. They are in no segment and cannot be
+lent; a process of this host that gets the message anyway receives the parts with it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def in_place(served: OutgoingPayloads, payload: Payload, *, sole: bool) -> Paylo
 
 
 class InPlace(Placed):
-    """See the module's text. What is said of a segment is made up: only sizes are looked at."""
+    """See the module's docstring. Its `InSegment` names no real segment: only its sizes count."""
 
     __slots__ = ("_body", "_key", "_parts", "_readonly", "_served", "_sole", "_spans")
 
@@ -61,7 +61,7 @@ class InPlace(Placed):
         return None
 
     def unsent(self, lent: InSegment, node: str, message: Message) -> None:
-        """See `Placed`. Nothing was lent."""
+        """See `Placed`. There is no loan to end."""
 
     def serve(self, node: str, site: str) -> InSegment:
         """See `Placed`."""

@@ -32,6 +32,8 @@ from monarch._src.wire.messages import (
     Debugged,
     ListPaused,
     ReadStacks,
+    ReadTable,
+    TableRead,
 )
 
 if TYPE_CHECKING:
@@ -58,8 +60,11 @@ SPARE_TIME = (
 )
 
 _DEBUG = "monarch._src.debug.agent_part:DebugService"
+_TABLES = "monarch._src.telemetry.sql.agent_part:TableService"
 PARTS: PartTable = {
     ReadStacks: "monarch._src.observe.stacks.agent_part:StackService",
+    ReadTable: _TABLES,
+    TableRead: _TABLES,
     Debugged: _DEBUG,
     BrokeIn: _DEBUG,
     ListPaused: _DEBUG,

@@ -1,7 +1,7 @@
-"""Tensors and arrays: their facts, their memory, views of memory as one or the other.
+"""Tensors and arrays: their facts, their memory, and views of memory as one or the other.
 
-Nothing here imports torch or numpy until somebody has a state dict of it: who has a tensor has
-torch; who is sent one and gives no memory for it gets it imported.
+Nothing here imports torch or numpy before it is needed: a process with a tensor has imported torch
+already. A process that receives a tensor without giving memory for it imports torch then.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from monarch._src.rdma.weights.layout import Facts, Kind, Shape
 
 
 def facts_of(name: str, value: Any) -> Facts:
-    """What is known of a tensor or array.
+    """The facts of a tensor or array.
 
     Raises:
-        TypeError: it is neither, or has no elements in rows and columns that could be moved.
+        TypeError: it is neither, or has no strided elements in memory.
     """
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"the name {name!r} is of type {type(name).__qualname__}: give a str")
@@ -32,7 +32,7 @@ def facts_of(name: str, value: Any) -> Facts:
         dtype = value.dtype
         if dtype.kind not in "biufc" or not dtype.isnative:
             raise TypeError(
-                f"{name!r} is an array of {dtype.str}: what is published has numbers in the byte "
+                f"{name!r} is an array of {dtype.str}: published arrays have numbers in the byte "
                 "order of this machine"
             )
         return Facts("numpy", dtype.name, dtype.itemsize, tuple(value.shape))
@@ -47,7 +47,7 @@ def _of_tensor(name: str, value: Any, torch: Any) -> Facts:
     if hasattr(value, "placements") and hasattr(value, "to_local"):
         raise TypeError(
             f"{name!r} is a DTensor: give its `to_local()`, and in `slices` the TensorSlice that "
-            "says which part of the whole that is"
+            "says which part of the whole it is"
         )
     if value.layout is not torch.strided or value.is_quantized or value.device.type == "meta":
         what = "quantized" if value.is_quantized else f"of layout {value.layout}"
@@ -58,7 +58,7 @@ def _of_tensor(name: str, value: Any, torch: Any) -> Facts:
 
 
 def memory_in_a_row(value: Any, kind: Kind) -> Memory | None:
-    """The memory of its elements, row-major; None if it is not so, or not on the CPU."""
+    """The memory of its elements if they are contiguous, row-major and on the CPU; else None."""
     if kind == "torch":
         if value.device.type != "cpu" or not value.is_contiguous():
             return None
@@ -71,18 +71,18 @@ def memory_in_a_row(value: Any, kind: Kind) -> Memory | None:
 
 
 def is_readonly(value: Any, kind: Kind) -> bool:
-    """Whether nothing may be written to it."""
+    """Whether it may not be written to."""
     return kind == "numpy" and not value.flags.writeable
 
 
 def has_room(value: Any, kind: Kind) -> bool:
-    """Whether each element has memory of its own, not that of another one (`expand`)."""
+    """Whether no two elements share memory, as they do after `expand`."""
     strides = value.stride() if kind == "torch" else value.strides
     return not any(size > 1 and not step for size, step in zip(value.shape, strides, strict=True))
 
 
 def named(state_dict: Any, what: str) -> Mapping[str, Any]:
-    """The same, if it is names and what they stand for. Raises TypeError."""
+    """The argument itself, if it maps names to values. Raises TypeError."""
     if not isinstance(state_dict, Mapping):
         kind = type(state_dict).__qualname__
         raise TypeError(
@@ -92,7 +92,7 @@ def named(state_dict: Any, what: str) -> Mapping[str, Any]:
 
 
 def view(memory: memoryview, kind: Kind, dtype: str, shape: Shape) -> Any:
-    """The start of that memory as elements; it stays as long as the view."""
+    """The start of that memory as elements; the view keeps the memory alive."""
     module: Any = _module(kind)
     count = 1
     for n in shape:
@@ -106,7 +106,7 @@ def view(memory: memoryview, kind: Kind, dtype: str, shape: Shape) -> Any:
 
 
 def strided(memory: memoryview, facts: Facts, strides: Sequence[int]) -> Any:
-    """Elements of that memory that lie `strides` elements apart, as an array of `facts.shape`."""
+    """Elements of that memory at distances of `strides` elements, as an array of `facts.shape`."""
     module: Any = _module(facts.kind)
     if facts.kind == "torch":
         flat = module.frombuffer(memory, dtype=getattr(module, facts.dtype))
@@ -117,17 +117,17 @@ def strided(memory: memoryview, facts: Facts, strides: Sequence[int]) -> Any:
 
 
 def empty(kind: Kind, dtype: str, shape: Shape) -> Any:
-    """New memory for elements, in a row.
+    """New contiguous memory for elements.
 
     Raises:
-        ImportError: who published it has torch or numpy, and this process has not.
+        ImportError: the publisher used torch or numpy, which is not installed here.
     """
     module: Any = _module(kind)
     return module.empty(shape, dtype=getattr(module, dtype) if kind == "torch" else dtype)
 
 
 def assign(target: Any, source: Any, kind: Kind) -> None:
-    """Copy all elements, from any device and of any strides; `target` has the same shape."""
+    """Copy all elements, from any device and with any strides; `target` has the same shape."""
     if kind == "torch":
         target.detach().copy_(source.detach())
     else:
@@ -145,7 +145,7 @@ def _module(kind: Kind) -> Any:
 
 
 def transferred(facts: Facts, dtype: Any) -> Facts:
-    """The same with floating-point elements of another type: one of torch or numpy, or its name."""
+    """The same with floating-point elements of another type, given by torch, numpy or its name."""
     if dtype is None or "float" not in facts.dtype:
         return facts
     module: Any = _module(facts.kind)

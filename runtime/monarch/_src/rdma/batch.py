@@ -1,6 +1,6 @@
-"""One submitted batch on its way, and the error that its user gets.
+"""One submitted batch of transfers, and the error for the user if it fails.
 
-Runs in: the thread that wants it makes it; one of the pool, or the same, moves it.
+Runs in: the submitting thread makes it; that thread or one of the pool moves it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from monarch._src.rdma.cuda.driver import GpuError
 from monarch._src.rdma.cuda.stream_sync import QUEUED_FAILED, queued_by, wait_for
 from monarch._src.rdma.handle import Handle
 from monarch._src.rdma.memory import Queued
-from monarch._src.rdma.peer_transports import NoWay
+from monarch._src.rdma.peer_transports import NoTransport
 from monarch._src.rdma.transfer import Lane, Op, Way
 from monarch._src.rdma.transports.base import (
     DeadlineExceeded,
@@ -33,15 +33,15 @@ Move: TypeAlias = "Callable[[Lane, Handle, float, list[str]], None]"
 
 
 class Batch:
-    """One batch on its way."""
+    """One batch of transfers."""
 
     def __init__(
         self, move: Move, ops: Sequence[Op], deadline: float, timeout_s: float,
         progress: Callable[[int], None] | None = None, keep: object = None,
     ) -> None:  # fmt: skip
-        """`keep`: what is not to go while this is there.
+        """`keep`: an object that has to live as long as the batch.
 
-        In the thread that wants it: what that has queued on a GPU is done before."""
+        Call it on the submitting thread: it records the work that this thread queued on GPUs."""
         self._move = move
         self._keep = keep
         self._progress = progress
@@ -56,8 +56,8 @@ class Batch:
         except (GpuError, DeadlineExceeded) as error:
             self._failed = error
 
-    def moved(self) -> BaseException | None:
-        """Move it; what went wrong, if anything."""
+    def run(self) -> BaseException | None:
+        """Move the bytes; returns the error, if any."""
         groups: dict[tuple[bytes, Way, bool, bool], list[Op]] = {}
         for op in self._ops:
             key = op.handle.owner.incarnation, op.way, op.handle.shared, op.handle.gpu
@@ -69,20 +69,22 @@ class Batch:
             wait_for(self._queued, self._deadline)
         except DeadlineExceeded as error:
             op = self._ops[0]
-            return self._told(error, op.way, op.handle, 0)
+            return self._error_for_user(error, op.way, op.handle, 0)
         except GpuError as error:
             op = self._ops[0]
-            return self._told(Unavailable(f"{QUEUED_FAILED}: {error}"), op.way, op.handle, 0)
+            return self._error_for_user(
+                Unavailable(f"{QUEUED_FAILED}: {error}"), op.way, op.handle, 0
+            )
         for lane, ops in lanes:
             handle = ops[0].handle
             try:
                 self._move(lane, handle, self._deadline, self._used)
             except Exception as error:
                 done = sum(lane.done for lane, _ in lanes)
-                return self._told(error, lane.way, handle, done)
+                return self._error_for_user(error, lane.way, handle, done)
         return None
 
-    def _told(self, error: Exception, way: Way, handle: Handle, done: int) -> Exception:
+    def _error_for_user(self, error: Exception, way: Way, handle: Handle, done: int) -> Exception:
         """The error for the user."""
         kind: type[RDMAError]
         match error:
@@ -94,12 +96,12 @@ class Batch:
             case DeadlineExceeded():
                 why = f": {error}" if str(error) else ""
                 kind, reason = RDMATimeoutError, f"not done within {self._timeout_s:g} s{why}"
-            case NoWay():
+            case NoTransport():
                 kind, reason = RDMAUnavailableError, f"no transport leads there: {error}"
             case Unavailable():
                 kind, reason = RDMAUnavailableError, str(error)
             case _:
-                return error  # a warning that the user's filter makes an error, or our mistake
+                return error  # a warning that the user's filter made an error, or a bug of ours
         total = sum(op.size for op in self._ops)
         transport = self._used[-1] if self._used else None
         many = f" ({len(self._ops)} in one batch)" if len(self._ops) > 1 else ""
@@ -113,6 +115,6 @@ class Batch:
 
 
 _STALE_TEXT = (
-    "it was dropped, or its memory was freed, or the handle is not one of that process. Keep the "
+    "it was dropped, its memory was freed, or the handle does not belong to that process. Keep the "
     "tensor or array, or the RDMABuffer itself, where it was made, for as long as others use it"
 )

@@ -1,6 +1,6 @@
-"""`RDMABuffer` and `RDMAAction`: what users hold.
+"""`RDMABuffer` and `RDMAAction`, the public objects of the data plane.
 
-Runs in: any process. A buffer is made where its memory is; anywhere else it is a handle.
+Runs in: any process. A buffer is made where its memory is; in any other process it is a handle.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ LONGEST_S = 2e6  # 23 days: sockets count milliseconds in 31 bits
 
 
 class RDMABuffer:
-    """Memory of this process that others may read and write, one-sided: nothing is copied now.
+    """Memory of this process that others may read and write, one-sided; making it copies nothing.
 
     Pass it to any actor. There `read_into` and `write_from` move bytes between that process and
     this memory while the actor here computes, waits, or does anything else.
 
     A handle does not keep the memory alive: keep the tensor or array, or this object, for as long
-    as others use it. When the memory is freed, the handles of it are refused, as they are after
-    `drop`. (A bytearray, or another object of which Python does not tell when it ends, is kept
-    until `drop`, once a handle has been sent.) A tensor's storage cannot be resized any more.
+    as others use it. Once the memory has been freed, its handles are refused, as after `drop`.
+    (A bytearray, like any object without weak references, is kept alive until `drop` once a handle
+    has been sent.) A tensor's storage can no longer be resized.
     """
 
     __slots__ = ("__weakref__", "_dropped", "_handle", "_keep", "_unsent")
 
     def __init__(self, data: Registrable) -> None:
         """`data`: a 1-D contiguous tensor, numpy array, bytearray or memoryview, or an array of a
-        CUDA GPU: a tensor, or what has the CUDA array interface.
+        CUDA GPU: a tensor, or an object with the CUDA array interface.
 
-        What is read-only may only be read. What this thread has queued on the GPU for it is waited
-        for.
+        Read-only memory may only be read. Waits for the work that this thread has queued on the GPU
+        for it.
 
         Raises:
             TypeError: it has no memory that could be shared as bytes.
             ValueError: it has several dims, is not contiguous, or is empty.
-            RDMAUnavailableError: what was queued on the GPU has failed.
+            RDMAUnavailableError: work that was queued on the GPU has failed.
         """
         memory = memory_of(data)
         try:
-            settle(memory)  # whoever gets the handle may read at once
+            settle(memory)  # a process with the handle may read at once
         except GpuError as error:
             raise RDMAUnavailableError(f"{QUEUED_FAILED}: {error}", size=memory.size) from error
         run = runtime()
@@ -65,67 +65,67 @@ class RDMABuffer:
         self._dropped = False
 
     def size(self) -> int:
-        """Bytes."""
+        """The size in bytes."""
         return self._handle.size
 
     @property
     def owner(self) -> str:
-        """The id of the actor that made it."""
+        """The id of the actor that made the buffer."""
         return self._handle.actor_id
 
     @property
     def backend(self) -> str:
-        """The transport that this process uses for it, or would.
+        """The transport that this process uses, or would use, for this buffer.
 
-        `local`, `cuda_ipc`, `shm`, `cma`, `ibverbs` or `tcp`; `none` if no way is left.
+        `local`, `cuda_ipc`, `shm`, `cma`, `ibverbs` or `tcp`; `none` if no transport is left.
         """
         return backend_of(self._handle)
 
     def read_into(self, dst: Registrable, *, timeout: float = TIMEOUT_S) -> Future[None]:
-        """Copy all of it into the start of `dst`.
+        """Copy the whole buffer into the start of `dst`.
 
         Args:
             dst: writable memory of this process, of at least `size()` bytes; see `RDMABuffer`.
             timeout: seconds for the whole transfer.
 
         Returns:
-            A future that is done when the bytes are there. It fails with an `RDMAError`; nothing
-            touches `dst` any more then. Cancelling an `await` of it does not end the transfer.
+            A future that is done when the bytes have arrived. It fails with an `RDMAError`; by then
+            `dst` is no longer written to. Cancelling an `await` of it does not end the transfer.
 
         Raises:
             ValueError: `dst` is too small or read-only, or the time-out is negative or NaN.
-            RDMAHandleError: it was dropped from here.
+            RDMAHandleError: this process has dropped the buffer.
         """
         return RDMAAction().read_remote(dst, self).submit(timeout=timeout)
 
     def write_from(self, src: Registrable, *, timeout: float = TIMEOUT_S) -> Future[None]:
-        """Copy all of `src` to the start of it.
+        """Copy all of `src` to the start of the buffer.
 
         Args:
             src: memory of this process, of at most `size()` bytes.
             timeout: seconds for the whole transfer.
 
         Returns:
-            A future that is done when the bytes are over there.
+            A future that is done when the bytes are in the owner's memory.
 
         Raises:
             ValueError: `src` is too large, the buffer is read-only, or the time-out is wrong.
-            RDMAHandleError: it was dropped from here.
+            RDMAHandleError: this process has dropped the buffer.
         """
         return RDMAAction().write_remote(self, src).submit(timeout=timeout)
 
     def drop(self, *, timeout: float = TIMEOUT_S) -> Future[None]:
-        """Let nobody reach the memory through this buffer, or a copy of its handle, any more.
+        """Revoke this buffer and all copies of its handle.
 
-        Any process may. Done when the owner knows, and no write of anybody is in progress. Again,
-        or after the owner's end: nothing.
+        Any process may call it. The future is done when the owner has revoked the handle and no
+        write is in progress. Later calls, and calls after the owner's end, do nothing.
         """
         self._dropped = True
         self._keep = None
         return plane_of(runtime()).drop(self._handle, seconds_of(timeout))
 
     def handle(self) -> Handle:
-        """For the runtime: what a transfer needs. Raises RDMAHandleError."""
+        """For the runtime: the handle for a transfer. Raises RDMAHandleError."""
         if self._dropped:
             h = self._handle
             raise RDMAHandleError(f"{h.text} has been dropped", h.text, h.actor_id, h.size)
@@ -144,7 +144,7 @@ class RDMABuffer:
         return hash(self._handle.key)
 
     def __del__(self) -> None:
-        if getattr(self, "_unsent", False):  # nobody else can have a handle of it
+        if getattr(self, "_unsent", False):  # no other process has a handle of it
             run = runtime_or_none()
             plane = None if run is None else run.data
             if plane is not None and plane.is_own(self._handle):
@@ -167,8 +167,8 @@ def _from_handle(data: bytes) -> RDMABuffer:
 class RDMAAction:
     """Several reads and writes that are submitted as one unit, in no particular order.
 
-    May be submitted again and again. It holds the local memory and the buffers that it was given,
-    as a transfer does until it is done. Not for several threads at once while it is put together.
+    It may be submitted repeatedly. It keeps the given local memory and buffers alive, as does a
+    transfer until it is done. Only one thread at a time may add to it.
     """
 
     def __init__(self) -> None:
@@ -178,17 +178,17 @@ class RDMAAction:
         self._written_from = Ranges()
 
     def read_remote(self, dst: Registrable, src: RDMABuffer) -> RDMAAction:
-        """Add: copy all of `src` into the start of `dst`. Returns this.
+        """Add a copy of all of `src` into the start of `dst`. Returns this action.
 
         Raises:
-            TypeError, ValueError: no such memory, too small or read-only; it overlaps what another
-                part of this action reads into or writes from.
-            RDMAHandleError: `src` was dropped from here.
+            TypeError, ValueError: the memory is unsuitable, too small or read-only, or it overlaps
+                memory that another part of this action reads into or writes from.
+            RDMAHandleError: this process has dropped `src`.
         """
         handle = _handle_of(src, "read_remote(dst, src)")
         memory = memory_of(dst, "the destination")
         if memory.readonly:
-            raise ValueError(f"a read of {handle.text} into memory that is read-only")
+            raise ValueError(f"a read of {handle.text} needs a destination that can be written to")
         if memory.size < handle.size:
             raise ValueError(
                 f"a read of {handle.text} needs a destination of {handle.size:,} bytes; this one "
@@ -204,12 +204,12 @@ class RDMAAction:
         return self
 
     def write_remote(self, dst: RDMABuffer, src: Registrable) -> RDMAAction:
-        """Add: copy all of `src` to the start of `dst`. Returns this.
+        """Add a copy of all of `src` to the start of `dst`. Returns this action.
 
         Raises:
-            TypeError, ValueError: no such memory, too large; `dst` is read-only; it overlaps what
-                another part of this action reads into.
-            RDMAHandleError: `dst` was dropped from here.
+            TypeError, ValueError: the memory is unsuitable or too large, `dst` is read-only, or the
+                memory overlaps memory that another part of this action reads into.
+            RDMAHandleError: this process has dropped `dst`.
         """
         handle = _handle_of(dst, "write_remote(dst, src)")
         memory = memory_of(src, "the source")
@@ -226,26 +226,26 @@ class RDMAAction:
         return self
 
     def submit(self, *, timeout: float = TIMEOUT_S) -> Future[None]:
-        """Do all of it now; done when all is. If any part fails, so does the future.
+        """Start all transfers. The future is done when all are, and fails if any of them fails.
 
         Args:
-            timeout: seconds for the whole.
+            timeout: seconds for the whole action.
 
         Raises:
-            ValueError: a negative or NaN time-out; the storage of a tensor was resized after that
-                was added.
+            ValueError: the time-out is negative or NaN, or the storage of a tensor was resized
+                after the tensor had been added.
         """
         for op in self._ops:
             if not is_in_place(op.local):
                 raise ValueError(
                     f"the tensor given for {op.handle.text} was resized after it was added to this "
-                    "action, and is elsewhere now: make a new action"
+                    "action, and its memory has moved: make a new action"
                 )
         keep = tuple(self._buffers)
         return plane_of(runtime()).submit(tuple(self._ops), seconds_of(timeout), keep)
 
     def __len__(self) -> int:
-        """How many reads and writes it has."""
+        """The number of reads and writes."""
         return len(self._ops)
 
     def __repr__(self) -> str:
@@ -267,13 +267,13 @@ def _overlap(handle: Handle, what: str) -> str:
 
 
 def seconds_of(timeout: float) -> float:
-    """A time-out that makes sense, LONGEST_S at most. ValueError or TypeError otherwise."""
+    """A valid time-out in seconds, LONGEST_S at most. Raises ValueError or TypeError."""
     try:
         sensible = timeout >= 0
     except TypeError:
         raise TypeError(
             f"timeout={timeout!r}: give seconds, as a number; `math.inf` for no limit"
         ) from None
-    if not sensible:  # NaN is neither
+    if not sensible:  # also NaN
         raise ValueError(f"timeout={timeout}: give seconds of at least 0")
     return min(timeout, LONGEST_S)

@@ -1,18 +1,18 @@
-"""The table of live keys: shared memory that its owner writes and every peer of the host reads.
+"""The table of live keys: shared memory that its owner writes and every peer on the host reads.
 
-No I/O: works on whatever memory it is given. A reader looks a handle up here *before* a one-sided
-copy and again *after* it. If the same key stood there both times, the region was registered all the
-while (keys are random and never come back), and what is registered is neither freed nor moved: a
-slot is retired before its memory goes. If not, what was copied is not handed out. The owner runs no
-code for it, so it may compute, hold the interpreter's lock, or be stopped.
+No I/O: it works on the memory that it is given. A reader looks up a handle *before* a one-sided
+copy and again *after* it. If the same key was there both times, the region was registered all the
+while: keys are random and never reused, and a slot is retired before its memory is freed or moved.
+Otherwise the copy is discarded. The owner runs no code for this, so it may compute, hold the GIL,
+or be stopped.
 
-That is enough for reading. A write must not *happen* after the memory is gone, so a writer holds
-the range of the slot in the file of this table locked (`Peer.writing`), and who retires a slot
-waits for it (`Regions`). Should the writer die, the kernel unlocks.
+That suffices for reads. A write must not *happen* after the memory is gone. So a writer locks the
+range of the slot in the file of this table (`Peer.writing`), and a thread that retires a slot waits
+for the lock (`Regions`). If the writer dies, the kernel releases it.
 
 Layout: a header, then slots of 64 bytes, all little-endian.
 Invariants: `state` is written last when a slot is made live and first when it is retired; a slot
-whose state is DEAD has no key that a reader would take.
+whose state is DEAD has no key that a reader would accept.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _SLOT = struct.Struct("<II16sQQiIQQ")
 _STATE = struct.Struct("<I")
 _GPUS = struct.Struct("<i")
 _GPUS_AT = 44  # in the header
-GPU = -2  # what `segment` is for memory of a GPU, or less
+GPU = -2  # values of `segment` up to this one stand for memory of a GPU
 assert _SLOT.size == SLOT_BYTES
 
 
 class Header(msgspec.Struct, frozen=True):
-    """Whose table this is, and where peers may write to see whether they can."""
+    """The owner of the table, and the address at which peers test whether they can write."""
 
     incarnation: bytes
     capacity: int
@@ -48,10 +48,10 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A live region. `segment` is the owner's descriptor of the shared file it lies in, or -1.
+    """A live region. `segment`: the owner's descriptor of the shared file that contains it, or -1.
 
-    For memory of a GPU `address` is the GPU's, `segment` GPU less the number of its allocation's
-    entry in the other table (`cuda/words.py`), `file` that entry's generation.
+    For memory of a GPU, `address` is the GPU's; `segment` is GPU minus the number of its
+    allocation in the export table (`cuda/export_table.py`), and `file` that entry's generation.
     """
 
     key: bytes
@@ -59,20 +59,20 @@ class Entry(msgspec.Struct, frozen=True):
     address: int
     size: int
     segment: int = -1
-    file: int = 0  # the inode of that file: descriptors are used again
+    file: int = 0  # the inode of that file, because descriptors are reused
     offset: int = 0
 
 
 def bytes_for(capacity: int) -> int:
-    """How large the memory of a table is; pages that nobody writes cost nothing."""
+    """The size of a table in bytes; pages that are never written cost nothing."""
     return HEADER_BYTES + capacity * SLOT_BYTES
 
 
-PROBING = -1  # a slot that is none: what is locked by who probes memory of a GPU
+PROBING = -1  # not a slot: the range that is locked by a probe of GPU memory
 
 
 def range_of(slot: int) -> tuple[int, int]:
-    """Where a slot lies in the file: what a writer locks."""
+    """The range of a slot in the file, which a writer locks."""
     return HEADER_BYTES + slot * SLOT_BYTES, SLOT_BYTES
 
 
@@ -90,19 +90,19 @@ class KeyTable:
         )  # fmt: skip
 
     def enter(self, entry: Entry) -> int:
-        """Make a region live; its slot.
+        """Make a region live; returns its slot.
 
         Raises:
             RuntimeError: the table is full.
         """
-        try:  # single steps, since the end of some storage may come in between, on this thread
+        try:  # atomic steps, because a finalizer may run `free` in between on this thread
             slot = self._free.pop()
         except IndexError:
             slot = next(self._fresh, -1)
             if slot < 0:
                 raise RuntimeError(
                     f"{self.capacity:,} RDMABuffers of this process are live: `drop()` those that "
-                    "nobody needs"
+                    "are no longer needed"
                 ) from None
         at = HEADER_BYTES + slot * SLOT_BYTES
         flags = READ_ONLY if entry.readonly else 0
@@ -114,16 +114,16 @@ class KeyTable:
         _STATE.pack_into(self._memory, at, LIVE)
         return slot
 
-    def tell_of_gpus(self, fd: int) -> None:
-        """From here on there is a table of GPU allocations; before any region lies in one."""
+    def publish_exports(self, fd: int) -> None:
+        """Publish the table of GPU allocations. Call it before a region in one is entered."""
         _GPUS.pack_into(self._memory, _GPUS_AT, fd)
 
     def retire(self, slot: int) -> None:
-        """From here on no handle leads there. The slot is not used again before `free`."""
+        """Refuse all handles of a slot from now on. It is not reused before `free`."""
         _STATE.pack_into(self._memory, HEADER_BYTES + slot * SLOT_BYTES, DEAD)
 
     def free(self, slot: int) -> None:
-        """A retired slot may be used again."""
+        """Allow a retired slot to be reused."""
         self._free.append(slot)
 
 
@@ -134,21 +134,21 @@ class KeyView:
         self._memory = memory
         magic, version, capacity, incarnation, address, fd, _, file = _HEADER.unpack_from(memory)
         if magic != MAGIC or version != 2 or len(memory) < bytes_for(capacity):
-            raise ValueError("this is no table of keys of this version")
+            raise ValueError("this is not a table of keys of this version")
         self.header = Header(incarnation, capacity, address, fd, file)
 
     @property
     def gpus(self) -> int:
-        """The owner's descriptor of its table of GPU allocations; -1 as long as it has none."""
+        """The owner's descriptor of its table of GPU allocations; -1 if it has none."""
         return _GPUS.unpack_from(self._memory, _GPUS_AT)[0]
 
     def raw(self, slot: int) -> bytes:
-        """What a slot holds now: equal bytes before and after mean that nothing has changed."""
+        """The present bytes of a slot: equal bytes before and after mean that it did not change."""
         at = HEADER_BYTES + slot * SLOT_BYTES
         return bytes(self._memory[at : at + SLOT_BYTES])
 
     def find(self, slot: int, key: bytes, size: int) -> tuple[Entry, bytes] | None:
-        """The live region that a handle names, and what its slot holds; None if there is none."""
+        """The live region of a handle, and the bytes of its slot; None if there is none."""
         if not 0 <= slot < self.header.capacity:
             return None
         raw = self.raw(slot)

@@ -1,4 +1,4 @@
-"""Memory of this process that transfers use: its address, what keeps it there. No I/O.
+"""Memory of this process that transfers use: its address, and the object that keeps it. No I/O.
 
 Nothing here imports torch or numpy: a program that has a tensor has loaded torch.
 """
@@ -14,28 +14,29 @@ import msgspec
 
 
 class Device(msgspec.Struct, frozen=True):
-    """A CUDA device: its number in this process, and what it is known by in any."""
+    """A CUDA device: its number in this process, and its UUID, which is the same everywhere."""
 
     ordinal: int
     uuid: bytes
 
 
 class Queued(msgspec.Struct, frozen=True):
-    """What the program has put on a stream of its own, and may not be done yet."""
+    """A stream of the program on which unfinished work may be queued."""
 
     ordinal: int
     stream: int
 
 
 class Memory(msgspec.Struct, frozen=True, eq=False):
-    """Bytes of this process, and what keeps them where they are.
+    """Bytes of this process, and the object that keeps them in place.
 
-    keep: while it is referred to, the memory stays.
-    root: what owns the memory, where it can tell of its end by a weak reference: a tensor's
-        storage, the array that numpy allocated. None: only `keep` says, by holding the export, and
-        the memory lives as long as that.
+    keep: the memory stays while this object is referred to.
+    root: the object that owns the memory, if a weak reference to it reports its end: a tensor's
+        storage, or the array that numpy allocated. None: the memory lives as long as `keep`, which
+        holds the export.
     device: the GPU that has it; None: the host.
-    queued: of a GPU's memory: asked in the thread that wants a transfer, what is to be done before.
+    queued: of a GPU's memory: returns the stream to wait for before a transfer. It is called on
+        the thread that submits the transfer.
     """
 
     address: int
@@ -47,14 +48,14 @@ class Memory(msgspec.Struct, frozen=True, eq=False):
     queued: Callable[[], Queued | None] | None = None
 
     def overlaps(self, other: Memory) -> bool:
-        """Whether any byte belongs to both."""
+        """Whether the two have a byte in common."""
         return (
             self.address < other.address + other.size and other.address < self.address + self.size
         )
 
 
 def span_of_root(root: Any, address: int, size: int) -> tuple[int, int]:
-    """Address and size of all that a root owns; of the given bytes alone if it does not say."""
+    """Address and size of all the memory that a root owns; the given ones if that is unknown."""
     start, whole = 0, 0
     if isinstance(root, ctypes.Array):
         array = cast("ctypes.Array[Any]", root)
@@ -69,18 +70,18 @@ def span_of_root(root: Any, address: int, size: int) -> tuple[int, int]:
 
 
 def fix_in_place(memory: Memory) -> None:
-    """From here on a tensor's storage cannot be resized, which would move what others write to.
+    """Forbid a tensor's storage to be resized, which would move memory that peers write to.
 
-    Its new memory would be somewhere else, and the old free for other uses, without a word to us.
-    torch has no call for it, but does it for storages that it shows to numpy. Of storages on a GPU
-    numpy is shown nothing: who resizes one that he has registered has handles to what lies there
-    next (`docs/reference/bulk_data.md`).
+    A resized storage gets new memory and frees the old, and nothing reports it. torch has no call
+    to forbid that, but it does so for storages that it shows to numpy. It shows no storage on a GPU
+    to numpy: a program that resizes one after registering it has handles that lead to whatever is
+    allocated there next (`docs/reference/bulk_data.md`).
     """
     storage = memory.root
     if memory.device is not None:
         return
     if not type(storage).__module__.startswith("torch"):
-        return  # numpy refuses to resize what is referred to weakly
+        return  # numpy refuses to resize an array with weak references
     if storage.resizable():
         torch = sys.modules["torch"]
         try:
@@ -90,23 +91,23 @@ def fix_in_place(memory: Memory) -> None:
 
 
 def is_in_place(memory: Memory) -> bool:
-    """Whether it is still where it was: a tensor's storage that is resized moves, without a word.
+    """Whether the memory has not moved. A tensor's storage moves when it is resized.
 
-    All else that has memory is kept from that by what `keep` holds.
+    All other memory is kept in place by `keep`.
     """
     root = memory.root
-    if type(root).__name__ != "UntypedStorage":  # it is asked for each transfer
+    if type(root).__name__ != "UntypedStorage":  # this runs for each transfer, so it is cheap
         return True
     start = root.data_ptr()
     return start <= memory.address and memory.address + memory.size <= start + root.nbytes()
 
 
 def is_array(value: Any) -> bool:
-    """Whether that is an array of numpy, which is not imported for this."""
+    """Whether that is a numpy array. Does not import numpy."""
     numpy: Any = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray)
 
 
 def view_of(address: int, size: int) -> memoryview:
-    """Bytes at an address, to be read and written while somebody else keeps them there."""
+    """The bytes at an address. The caller has to keep the memory alive."""
     return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")

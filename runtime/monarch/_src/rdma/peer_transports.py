@@ -1,9 +1,9 @@
-"""This process and one other: the transports that are open between them, and which is used.
+"""This process and one other: the open transports between them, and the choice of one.
 
-Runs in: threads that move bytes; the end of the peer is told on the thread that receives.
+Runs in: threads that move bytes; the receiving thread reports the end of the peer.
 Owns: the links, the view of the peer's table, a pidfd.
-Invariants: a transport is used only after its probe; one that fails is not used again for this
-pair, but for TCP, after its error has been told.
+Invariants: a transport is used only after its probe has passed. A transport that fails is not used
+again for this pair, except TCP, after its error has been reported.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OverCard = Callable[[Owner, Callable[[], bool], float], Transport]
 
 
 def suited(handle: Handle) -> tuple[str, ...]:
-    """The transports that can move that memory, the fastest first."""
+    """The transports that can move that memory, fastest first."""
     here = handle.owner.host == this_host()
     if handle.gpu:
         return ("cuda_ipc", "tcp") if here else ("tcp",)
@@ -40,29 +40,30 @@ def suited(handle: Handle) -> tuple[str, ...]:
     return ("shm", "cma", "ibverbs", "tcp") if handle.shared else ("cma", "ibverbs", "tcp")
 
 
-class NoWay(Exception):
-    """No transport that may be used leads there; `why`, for each."""
+class NoTransport(Exception):
+    """No permitted transport works; `why` has the reason of each."""
 
     def __init__(self, why: dict[str, str]) -> None:
         super().__init__("; ".join(f"{name}: {text}" for name, text in why.items()))
 
 
 class Pair:
-    """See the module's text."""
+    """The transports to one other process; see the module's docstring."""
 
     def __init__(
         self, owner: Owner, connector_to: ConnectorTo, over_card: OverCard,
         is_known: Callable[[], bool],
     ) -> None:  # fmt: skip
-        """`connector_to`: asks the owner to serve over TCP, and says how that is reached.
-        `over_card`: connects to it by the RDMA cards of both. `is_known`: whether the control plane
-        knows it for alive."""
+        """`connector_to`: asks the owner to serve over TCP; returns a connector to it.
+        `over_card`: connects by the RDMA cards of both. `is_known`: whether the control plane
+        believes the owner to be alive."""
         self.owner = owner
         self._is_known = is_known
         self.choice = Choice(ORDER)
         self.links: dict[str, Transport] = {}
-        self.unfit: dict[str, Why] = {}  # a link that works cannot reach some memory, last seen
-        self.told: set[tuple[tuple[str, ...], str]] = set()  # who may move what, and who does
+        self.unfit: dict[str, Why] = {}  # working links that cannot reach some memory: last reason
+        # Pairs (suited transports, used one) that were reported in a warning.
+        self.reported: set[tuple[tuple[str, ...], str]] = set()
         self.transfers: Counter[str] = Counter()
         self.bytes_read: Counter[str] = Counter()
         self.bytes_written: Counter[str] = Counter()
@@ -79,7 +80,7 @@ class Pair:
         self._no_peer: Why | None = None
 
     def peer(self) -> Peer:
-        """The owner's table, looked for once. Raises Gone, Broken."""
+        """The owner's table, opened once. Raises OwnerGone or TransportFailed."""
         if self._peer is None:
             if self._no_peer is not None:
                 raise TransportFailed(self._no_peer.reason, self._no_peer.remedy)
@@ -91,21 +92,21 @@ class Pair:
         return self._peer
 
     def is_gone(self) -> bool:
-        """Whether the owner's process has ended, as far as can be seen from here."""
+        """Whether the owner's process has ended, as far as this process can see."""
         if self.pidfd is None:
             return not self._is_known()
         return not is_alive(self.pidfd)
 
     def ready(self, suited: Collection[str]) -> Transport | None:
-        """The link that would be used, if it is open."""
+        """The preferred link for these transports, if it is open."""
         name = self.choice.best(suited)
         return None if name is None else self.links.get(name)
 
     def open(self, suited: Collection[str], deadline: float) -> tuple[Transport, bool]:
-        """The fastest link that works, and whether it was opened just now.
+        """The fastest working link, and whether it was opened just now.
 
         Raises:
-            NoWay: there is none that may be used. Gone: the owner has ended.
+            NoTransport: no permitted transport works. OwnerGone: the owner has ended.
         """
         with self._opening:
             while True:
@@ -113,9 +114,9 @@ class Pair:
                 if name is None:
                     why = self.whys()
                     self.choice.give_another_chance()
-                    raise NoWay(why)
+                    raise NoTransport(why)
                 if name == "tcp" and not settings().rdma_allow_tcp_fallback:
-                    raise NoWay(self.whys() | {"tcp": "rdma_allow_tcp_fallback is False"})
+                    raise NoTransport(self.whys() | {"tcp": "rdma_allow_tcp_fallback is False"})
                 link = self.links.get(name)
                 if link is not None:
                     return link, False
@@ -131,7 +132,7 @@ class Pair:
                 return link, True
 
     def failed(self, link: Transport, why: Why) -> None:
-        """A transfer over that link could not be done."""
+        """A transfer over that link has failed: close the link and remember the reason."""
         with self._opening:
             if self.links.get(link.name) is link:
                 del self.links[link.name]
@@ -139,22 +140,22 @@ class Pair:
                 self.choice.failed(link.name, why)
 
     def whys(self) -> dict[str, str]:
-        """Why each transport is not used, be it for some memory only."""
+        """The reason why each unused transport is not used, even if for some memory only."""
         found = {name: why.text for name, why in self.unfit.items()} | self.choice.whys()
         return {name: found[name] for name in self.choice.order if name in found}
 
-    def moved(self, way: str, name: str, size: int) -> None:
+    def count(self, way: str, name: str, size: int) -> None:
         """Count a transfer."""
         self.transfers[name] += 1
         (self.bytes_read if way == "read" else self.bytes_written)[name] += size
 
     def cut(self) -> None:
-        """Close all links; what is on its way over them fails."""
+        """Close all links; transfers on their way fail."""
         for link in list(self.links.values()):
             link.close(now=True)
 
     def close(self) -> None:
-        """Give back all that is open, when nothing is on its way any more."""
+        """Close everything. No transfer may be on its way any more."""
         self.cut()
         with self._opening:
             self.links = {}

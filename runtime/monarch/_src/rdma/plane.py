@@ -1,10 +1,10 @@
-"""The data plane of one process: what it has registered, whom it exchanges bytes with.
+"""The data plane of one process: its registered memory, and the peers it exchanges bytes with.
 
-Runs in: a client and every proc, from the first RDMABuffer or transfer on, until its session ends.
-Small transfers run in the caller's thread once the way is known; others in threads of the pool.
+Runs in: a client and every proc, from the first RDMABuffer or transfer until its session ends.
+A small transfer runs in the caller's thread once its transport is open; others run in the pool.
 Owns: the Regions, the Pairs, the Pool, the TCP server (`dialling`) and the RDMA card (`cards`).
-Invariants: a future is settled when no thread touches the memory of its transfer any more; what a
-peer had open here goes when its process ends, or when ours leaves the session.
+Invariants: a future is settled only when no thread touches the memory of its transfer any more. The
+resources of a peer are closed when its process ends, or when this one leaves the session.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from monarch._src.errors import (
     RDMATimeoutError,
     RDMAWriteTransferWarning,
 )
-from monarch._src.net.local.interrupt import GuardedLock
+from monarch._src.net.local.interrupt import GuardedLock, uninterrupted
 from monarch._src.net.tunnel.local_socket import connect_through, door_of
 from monarch._src.rdma.batch import Batch
 from monarch._src.rdma.cuda.gpu import gpu_if_used
@@ -57,16 +57,16 @@ from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import COME, DROP, HANG_UP, OK, SERVE, AskData, Reply
 
 log = logging.getLogger("monarch.data")
-INLINE = 1 << 20  # bytes that are moved in a tenth of a millisecond: less than a hand-over and back
+INLINE = 1 << 20  # bytes: moving them takes 0.1 ms, less than a hand-over to a thread and back
 LOOK_S = 0.2
 MOST_WAITS = 256
 _NOTHING, _DROPPED = b"", b"dropped"
 _warned: set[tuple[type[Warning], str]] = set()
-_making = threading.Lock()
+_making = GuardedLock()
 
 
 def plane_of(run: Runtime) -> DataPlane:
-    """The data plane of this process, made when it is first asked for."""
+    """The data plane of this process, made on first use."""
     plane = run.data
     if plane is None:
         with _making:
@@ -77,7 +77,7 @@ def plane_of(run: Runtime) -> DataPlane:
 
 
 class DataPlane:
-    """See the module's text."""
+    """The data plane of one process; see the module's docstring."""
 
     def __init__(self, run: Runtime) -> None:
         self._run = run
@@ -85,7 +85,7 @@ class DataPlane:
         self._pairs: dict[bytes, Pair] = {}
         self._closed = False
         self.pool = Pool()
-        self.waits = Pool(most=MOST_WAITS)  # for what waits for others, and would keep a mover
+        self.waits = Pool(most=MOST_WAITS)  # tasks that wait for peers; they must not block `pool`
         self.ended = threading.Event()
         self.regions = Regions(run.name, run.node.address)
         self._local = LocalLink(self.regions)
@@ -94,9 +94,9 @@ class DataPlane:
             lambda peer: run.node.site_of(peer) == run.node.site,
             self._opener,
         )  # fmt: skip
-        baton = run.node.leader
+        leader = run.node.leader
         self.cards = Cards(
-            self.regions, Watch(baton.watch, baton.unwatch, run.node.knows, self.pool.submit)
+            self.regions, Watch(leader.watch, leader.unwatch, run.node.knows, self.pool.submit)
         )
         run.hooks.on_ask_data = self._on_ask
         run.payloads.on_gone.append(self._node_gone)
@@ -105,7 +105,7 @@ class DataPlane:
     # --- registered memory ------------------------------------------------------------------------
 
     def register(self, memory: Memory, actor: str, actor_id: str) -> Handle:
-        """Make memory of this process reachable for who has the handle. See Regions.register."""
+        """Make memory reachable for processes with the handle. See Regions.register."""
         slot, key, shared = self.regions.register(memory)
         return Handle(
             VERSION, self.regions.owner, slot, key, memory.size, memory.readonly, shared, actor,
@@ -113,11 +113,11 @@ class DataPlane:
         )  # fmt: skip
 
     def is_own(self, handle: Handle) -> bool:
-        """Whether this process has the memory."""
+        """Whether the memory belongs to this process."""
         return handle.owner.incarnation == self.regions.owner.incarnation
 
     def drop(self, handle: Handle, timeout_s: float) -> Future[None]:
-        """Let nobody reach a region any more; done when nobody writes to it either."""
+        """Revoke a region; done when no process writes to it any more."""
         future: Future[None] = self._run.new_future()
         deadline = time.monotonic() + timeout_s
 
@@ -135,7 +135,7 @@ class DataPlane:
                     )
                 )  # fmt: skip
             except OwnerGone:
-                future.settle(lambda: None)  # and so is the memory
+                future.settle(lambda: None)  # the memory is gone too
             else:
                 future.settle(lambda: None)
 
@@ -146,19 +146,22 @@ class DataPlane:
     # --- transfers --------------------------------------------------------------------------------
 
     def submit(self, ops: Sequence[Op], timeout_s: float, keep: object = None) -> Future[None]:
-        """Move all of it; the future fails with an RDMAError if any of it could not be.
+        """Move all of it; the future fails with an RDMAError if any part fails.
 
-        `keep`: what is not to go before that.
+        `keep`: an object that has to live until then.
         """
         future: Future[None] = self._run.new_future()
         deadline = time.monotonic() + timeout_s
-        if len(ops) == 1 and ops[0].size <= INLINE and self._moved_at_once(ops[0], deadline):
-            future.settle(lambda: None)
-            return future
+        if len(ops) == 1 and ops[0].size <= INLINE:
+            with uninterrupted():  # it holds a region meanwhile, and locks
+                done = self._moved_at_once(ops[0], deadline)
+            if done:
+                future.settle(lambda: None)
+                return future
         jobs = [Batch(self.move, ops, deadline, timeout_s, keep=keep)]
 
         def work() -> None:
-            error = jobs.pop().moved()  # and so nothing of ours holds the memory when it is done
+            error = jobs.pop().run()  # popped, so that nothing here holds the memory afterwards
             if error is None:
                 future.settle(lambda: None)
             else:
@@ -167,7 +170,7 @@ class DataPlane:
         if not ops:
             future.settle(lambda: None)
         elif not self.pool.submit(work):
-            future.fail(RDMAOwnerLostError("the session that this process took part in has ended"))
+            future.fail(RDMAOwnerLostError("the session of this process has ended"))
         return future
 
     def run(
@@ -176,17 +179,17 @@ class DataPlane:
     ) -> None:  # fmt: skip
         """Move all of it before this returns, with the help of the pool.
 
-        `progress`: see Lane. Raises what the future of `submit` would fail with.
+        `progress`: see Lane. Raises the error with which the future of `submit` would fail.
         """
-        error = Batch(self.move, ops, deadline, timeout_s, progress).moved()
+        error = Batch(self.move, ops, deadline, timeout_s, progress).run()
         if error is not None:
             raise error
 
     def _moved_at_once(self, op: Op, deadline: float) -> bool:
-        """Whether a small op was done here and now; if not, it is begun anew in the pool."""
+        """Whether a small op was done on this thread; otherwise the pool has to start it anew."""
         handle = op.handle
         if handle.gpu or op.local.device is not None:
-            return False  # a GPU takes the time that it has work for
+            return False  # a copy on a GPU waits for the work that is queued there
         pair = None
         link: Transport | None = self._local
         if not self.is_own(handle):
@@ -200,33 +203,33 @@ class DataPlane:
         except (TransportFailed, OwnerGone, HandleExpired, DeadlineExceeded):
             return False
         if pair is not None:
-            pair.moved(op.way, link.name, op.size)
+            pair.count(op.way, link.name, op.size)
         return True
 
     def move(self, lane: Lane, handle: Handle, deadline: float, used: list[str]) -> None:
-        """Move the ops of a lane over whatever works; `used` gets the names of what was tried."""
+        """Move the ops of a lane; appends the names of the transports that were tried to `used`."""
         if self.is_own(handle):
             used.append(self._local.name)
             lane.run(self._local, deadline, self.pool.submit)
             return
         pair = self.pair(handle.owner)
         fits = suited(handle)
-        unfit: set[str] = set()  # what cannot reach some of that memory
+        unfit: set[str] = set()  # transports that cannot reach some of that memory
         while True:
             if lane.finished:
                 if not lane.take_up():
                     return
                 fits = tuple(name for name in fits if name not in unfit)
             if self._closed:
-                raise OwnerGone("the session that this process took part in has ended")
+                raise OwnerGone("the session of this process has ended")
             try:
                 link, is_new = pair.open(fits, deadline)
             except OwnerGone:
                 self._forget(handle.owner.incarnation)
                 raise
             used.append(link.name)
-            if is_new or (fits, link.name) not in pair.told:  # open already, for other memory
-                pair.told.add((fits, link.name))
+            if is_new or (fits, link.name) not in pair.reported:  # or open, but for other memory
+                pair.reported.add((fits, link.name))
                 self._warn(pair, link, fits, lane.way)
             before = lane.done
             try:
@@ -246,10 +249,13 @@ class DataPlane:
                 raise
             finally:
                 if lane.done > before:
-                    pair.moved(lane.way, link.name, lane.done - before)
+                    pair.count(lane.way, link.name, lane.done - before)
 
     def _check_alive(self, owner: Owner, deadline: float) -> None:
-        """Raises Gone: a connection from another host may end before its owner's end is told."""
+        """Raise OwnerGone if the owner has ended.
+
+        A connection from another host may break before the control plane reports the end.
+        """
         try:
             self._ask(owner, SERVE, 0, b"", deadline)
         except OwnerGone:
@@ -261,7 +267,7 @@ class DataPlane:
         if link.name == "tcp":
             some = "some " if pair.unfit.keys() - set(fits) else ""
             reasons = "; ".join(f"{name}: {text}" for name, text in whys.items()) or (
-                "memory of a GPU goes no other way between hosts"
+                "there is no faster transport for memory of a GPU between hosts"
             )
             _warn_once(
                 RDMATcpFallbackWarning,
@@ -278,19 +284,19 @@ class DataPlane:
             )
 
     def pair(self, owner: Owner) -> Pair:
-        """What is open to that process."""
+        """The transports to that process."""
         key = owner.incarnation
         pair = self._pairs.get(key)
         if pair is not None:
             return pair
         if was_here(owner):
             raise OwnerGone("the session of this process in which it was registered has ended")
-        self._run.routes.reach_node(owner.node, owner.address)  # and so hear of its end
+        self._run.routes.reach_node(owner.node, owner.address)  # so that its end is reported
         with self._lock:
             pair = self._pairs.get(key)
             if pair is None:
                 if self._closed:
-                    raise OwnerGone("the session that this process took part in has ended")
+                    raise OwnerGone("the session of this process has ended")
                 pair = self._pairs[key] = Pair(
                     owner, self._connector_to, self._over_card,
                     partial(self._run.node.knows, owner.node),
@@ -300,12 +306,12 @@ class DataPlane:
         return pair
 
     def pairs(self) -> list[Pair]:
-        """All of them."""
+        """All pairs."""
         with self._lock:
             return list(self._pairs.values())
 
     def _forget(self, incarnation: bytes) -> None:
-        """That process has ended: what we have open to it goes, when nobody uses it any more."""
+        """That process has ended: close its transports when no transfer uses them any more."""
         with self._lock:
             pair = self._pairs.pop(incarnation, None)
         if pair is not None:
@@ -314,10 +320,10 @@ class DataPlane:
             if not self.pool.submit(pair.close):
                 pair.close()
 
-    # --- what goes over the control plane ---------------------------------------------------------
+    # --- requests over the control plane ----------------------------------------------------------
 
     def _opener(self) -> Opener | None:
-        """What connects to other hosts; None if we do that ourselves."""
+        """A function that connects through a tunnel; None if this process dials hosts itself."""
         door = None if self._run.site else door_of(self._run.directory)
         return None if door is None else partial(connect_through, door)
 
@@ -347,7 +353,7 @@ class DataPlane:
     def _ask(
         self, owner: Owner, what: int, slot: int, key: bytes, deadline: float, body: bytes = b""
     ) -> bytes:
-        """Ask the owner of memory something; raises Gone, TooLate."""
+        """Send the owner of memory a request; raises OwnerGone or DeadlineExceeded."""
         run = self._run
         answer = _Answer(run)
         run.routes.reach_node(owner.node, owner.address)
@@ -361,7 +367,7 @@ class DataPlane:
             if left <= 0:
                 raise DeadlineExceeded
             if self._closed:
-                raise OwnerGone("the session that this process took part in has ended")
+                raise OwnerGone("the session of this process has ended")
             if not run.node.wait(answer.future, min(left, LOOK_S)):
                 lost = (pair is not None and pair.is_gone()) or not run.node.knows(owner.node)
                 if lost and not answer.future.done:
@@ -372,7 +378,7 @@ class DataPlane:
         return said
 
     def _on_ask(self, peer: str, message: AskData) -> None:
-        """On the thread that receives, which may not wait."""
+        """Handle a request of a peer, in the pool: the receiving thread may not block."""
 
         def work() -> None:
             said = _NOTHING
@@ -388,20 +394,20 @@ class DataPlane:
                 return
             self._run.node.send(peer, Reply(message.call, 0, OK), Payload(said))
 
-        # To connect takes until the other side answers.
+        # Connecting blocks until the other side answers.
         (self.waits if message.what == COME else self.pool).submit(work)
 
     def _answer(self, what: int, body: bytes) -> bytes:
         try:
             return self.dialling.come(body) if what == COME else self.cards.answer(what, body)
         except ValueError as error:
-            log.warning("a peer asked for what makes no sense: %s", error)
+            log.warning("a peer sent an unreadable request: %s", error)
             return _NOTHING
 
     def _node_gone(self, node: str) -> None:
-        """Cut what is on its way to or from a process of another host that has ended, or is lost.
+        """Cut the transfers with a process of another host that has ended or is lost.
 
-        Of one of this host its pidfd tells.
+        Processes of this host are watched by their pidfds instead.
         """
         for pair in self.pairs():
             if pair.pidfd is None and pair.owner.node == node:
@@ -410,11 +416,11 @@ class DataPlane:
 
     @property
     def serves(self) -> bool:
-        """Whether anybody has asked for our memory over TCP."""
+        """Whether a peer has asked for memory of this process over TCP."""
         return self.dialling.serves
 
     def close(self) -> None:
-        """End with the session. Idempotent."""
+        """Close the data plane at the end of the session. Idempotent."""
         with self._lock:
             if self._closed:
                 return
@@ -424,7 +430,7 @@ class DataPlane:
         self._run.payloads.on_gone.remove(self._node_gone)
         self.dialling.close()
         for pair in pairs:
-            pair.cut()  # so that no transfer waits for its deadline
+            pair.cut()  # so that transfers fail now, not at their deadline
         self.ended.set()
         self.waits.close()
         self.pool.close()
@@ -441,14 +447,14 @@ class DataPlane:
 
 
 class _Answer:
-    """What reads the answer of another process; see `ports` of the actor layer."""
+    """Receives the answer of another process; see `ports` of the actor layer."""
 
     def __init__(self, run: Runtime) -> None:
         self.future: Future[bytes] = run.new_future()
         self.number = run.open_port(self)
 
     def deliver(self, rank: int, status: int, payload: Payload) -> None:
-        """It came."""
+        """The answer has come."""
         self.future.settle(lambda: bytes(payload.body))
 
 
@@ -460,5 +466,5 @@ def _warn_once(category: type[Warning], text: str) -> None:
 
 
 def forget_warnings() -> None:
-    """Say again what has been said once: for tests, and a new session in a notebook."""
+    """Repeat warnings that were given before: for tests, and a new session in a notebook."""
     _warned.clear()

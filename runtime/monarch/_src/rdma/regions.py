@@ -1,15 +1,15 @@
-"""What this process has registered: who may reach which of its bytes, and until when.
+"""The registered memory of this process: which keys reach which bytes, and until when.
 
 Runs in: any process that makes an RDMABuffer. The end of a tensor's storage may come on any thread,
 at any moment.
-Owns: the table of keys that peers read (`keys`), the block that they probe, a strong reference to
-memory whose end Python does not tell.
-Invariants: a slot is retired before its memory can be freed; after `drop` has returned nobody
-writes to the memory any more; nothing is copied.
+Owns: the table of keys that peers read (`key_table`), the block that they probe, and strong
+references to memory whose end Python does not report.
+Invariants: a slot is retired before its memory can be freed. Once `drop` has returned, no process
+writes to the memory any more. Nothing is copied.
 
 torch and numpy clear weak references to a storage or an array before they free its memory (a test
-holds them to it), so its end retires the slots in time; so do our segments. What else has memory (a
-bytearray, an mmap) tells nobody of its end: it is kept, by its export, until `drop`.
+checks that), so its end retires the slots in time; so do shared segments. Other memory (a
+bytearray, an mmap) does not report its end: its export is kept until `drop`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 
 import msgspec
 
+from monarch._src.net.local.interrupt import uninterrupted
 from monarch._src.rdma.cuda.exports import Exports
 from monarch._src.rdma.cuda.gpu import gpu
 from monarch._src.rdma.handle import KEY_BYTES, Owner, same
@@ -41,14 +42,14 @@ from monarch._src.system import shared_memory
 
 log = logging.getLogger("monarch.data")
 CAPACITY = 1 << 18
-PROBE_BYTES = 1 << 14  # in cells, so that several peers may probe at once
+PROBE_BYTES = 1 << 14  # divided into cells, so that several peers may probe at once
 PROBE_CELL = 64
 PROBE_ATTEMPTS = 4  # another peer may have chosen the same cell
-_had: set[tuple[int, bytes]] = set()  # incarnations of this process, one a session
+_had: set[tuple[int, bytes]] = set()  # incarnations of this process, one for each session
 
 
 class Held(msgspec.Struct, eq=False):
-    """A registered region, as its own process uses it; `keep` holds the memory."""
+    """A registered region, as used by its own process; `keep` keeps the memory alive."""
 
     address: int
     size: int
@@ -62,11 +63,11 @@ class _Region(msgspec.Struct, eq=False):
     address: int
     size: int
     readonly: bool
-    pin: Any  # what holds the memory, or None if `root` tells of its end
+    pin: Any  # keeps the memory alive; None if `root` reports its end
     root: Callable[[], Any] | None
     device: Device | None
-    export: int  # the entry of its GPU's allocation
-    users: int = 0  # threads of this process that move its bytes
+    export: int  # the entry of its GPU's allocation; negative if it has none
+    users: int = 0  # threads of this process that are moving its bytes
     stops: list[Callable[[], None]] = msgspec.field(default_factory=list[Callable[[], None]])
 
 
@@ -81,15 +82,15 @@ class Regions:
     def __init__(self, node: str, address: str) -> None:
         self._pid = os.getpid()
         self.lock = self._lock = threading.RLock()
-        # Called under the lock when a region is out of the table, before its memory is free.
+        # Called under the lock when a region has left the table, before its memory is freed.
         self.on_retired: Callable[[int], None] | None = None
         self._unused = threading.Condition(self._lock)
         self._regions: dict[int, _Region] = {}
         self._storages: dict[int, _Storage] = {}
-        self.registered = 0  # storages, ever: a second transfer of one adds none
+        self.registered = 0  # number of storages so far: a second region of one adds none
         self.closed = False
         self._exports: Exports | None = None
-        self._retiring = 0  # threads that wait for writers elsewhere
+        self._retiring = 0  # threads that are waiting for writers in other processes
         incarnation = os.urandom(16)
         _had.add((self._pid, incarnation))
         size = bytes_for(CAPACITY)
@@ -121,16 +122,16 @@ class Regions:
 
     @property
     def exported(self) -> int:
-        """How many allocations of GPUs others may open."""
+        """How many allocations of GPUs other processes may open."""
         return 0 if self._exports is None else len(self._exports)
 
     @property
     def probe_address(self) -> int:
-        """Where peers may write to see whether they can. Linux only."""
+        """The address at which peers test whether they can write. Linux only."""
         return self._table_header.probe_address
 
     def register(self, memory: Memory) -> tuple[int, bytes, bool]:
-        """Make memory reachable; its slot, its key, and whether it lies in a shared segment.
+        """Make memory reachable; returns its slot, its key, and whether it is in a shared segment.
 
         Raises:
             RuntimeError: the table is full, or this session has ended.
@@ -143,7 +144,7 @@ class Regions:
             entry = msgspec.structs.replace(
                 entry, segment=segment.fd, file=segment.file, offset=offset
             )
-        with self._lock:
+        with uninterrupted(), self._lock:
             if self.closed:
                 raise RuntimeError("the session that this process took part in has ended")
             root = memory.root
@@ -176,13 +177,13 @@ class Regions:
         return slot, key, found is not None
 
     def _exported(self, memory: Memory, device: Device, entry: Entry) -> tuple[int, Entry]:
-        """The entry of a GPU's allocation, and what the slot of a region in it says of that."""
-        if not self._files:  # nobody here can open anything
+        """Export the allocation of GPU memory: its entry, and the entry of the slot with it."""
+        if not self._files:  # this system cannot share it
             return -1, msgspec.structs.replace(entry, segment=GPU)
         exports = self._exports
         if exports is None:
             exports = self._exports = Exports(gpu(), self.owner.incarnation, device)
-            self._table.tell_of_gpus(exports.file)
+            self._table.publish_exports(exports.file)
         index, generation, offset = exports.enter(memory)
         return index, msgspec.structs.replace(
             entry, segment=GPU - index, file=generation, offset=offset
@@ -204,10 +205,10 @@ class Regions:
         return storage
 
     def _freed(self, number: int, ref: Any) -> None:
-        """A storage is about to be freed. In its last moment, on whichever thread that is."""
+        """A storage is about to be freed. Called at the end of its life, on any thread."""
         if os.getpid() != self._pid or self.closed:
-            return  # a fork's copy is none of ours
-        with self._lock:
+            return  # in a fork: the table belongs to the parent
+        with uninterrupted(), self._lock:
             storage = self._storages.get(number)
             if storage is None or storage.ref is not ref:
                 return
@@ -217,18 +218,18 @@ class Regions:
             self._retire(slot)
 
     def drop(self, slot: int, key: bytes) -> bool:
-        """Let nobody reach a region from here on, and wait for who writes to it now.
+        """Revoke a region, and wait for processes that are writing to it.
 
-        Returns whether it was there. Blocks while a peer is within one piece of a write.
+        Returns whether it existed. Blocks while a peer is writing a piece.
         """
-        with self._lock:
+        with uninterrupted(), self._lock:
             region = self._regions.get(slot)
             if region is None or not same(region.key, key):
                 return False
         return self._retire(slot)
 
     def _retire(self, slot: int) -> bool:
-        with self._lock:
+        with uninterrupted(), self._lock:
             region = self._regions.pop(slot, None)
             if region is None:
                 return False
@@ -252,22 +253,22 @@ class Regions:
                 shared_memory.lock_alone(self._files[0], *place)
                 shared_memory.unlock(self._files[0], *place)
             self._table.free(slot)
-            with self._lock:
+            with uninterrupted(), self._lock:
                 self._not_exported(region.export)
         finally:
-            with self._lock:
+            with uninterrupted(), self._lock:
                 self._retiring -= 1
                 self._unused.notify_all()
         return True
 
-    # --- use in this process: by a transport that this side serves, or by a neighbour -------------
+    # --- use in this process: by a transport that it serves, or by its own transfers --------------
 
     def hold(self, slot: int, key: bytes, stop: Callable[[], None] | None = None) -> Held | None:
-        """A region whose memory stays until `release`; None if the key opens nothing.
+        """A region whose memory stays until `release`; None if the key is not valid.
 
-        `stop`: called if somebody wants to drop it meanwhile, so that the use may end early.
+        `stop`: called if the region is dropped meanwhile, so that the use may end early.
         """
-        with self._lock:
+        with uninterrupted(), self._lock:
             region = self._regions.get(slot)
             if region is None or not same(region.key, key):
                 return None
@@ -280,9 +281,9 @@ class Regions:
             return Held(region.address, region.size, region.readonly, (keep, region), region.device)
 
     def release(self, held: Held, stop: Callable[[], None] | None = None) -> None:
-        """The use of a region has ended."""
+        """End the use of a region."""
         region = held.keep[1]
-        with self._lock:
+        with uninterrupted(), self._lock:
             region.users -= 1
             if stop is not None:
                 region.stops.remove(stop)
@@ -290,21 +291,20 @@ class Regions:
                 self._unused.notify_all()
 
     def close(self) -> None:
-        """No handle of this process leads anywhere any more."""
-        with self._lock:
+        """Retire all regions: no handle of this process is valid any more."""
+        with uninterrupted(), self._lock:
             if self.closed:
                 return
             for slot in list(self._regions):
                 self._retire(slot)
             self.closed = True
             self._storages.clear()
-            while self._retiring:  # it uses the table, whose memory goes now
+            while self._retiring:  # those threads use the table, whose memory is freed below
                 self._unused.wait()
             exports, self._exports = self._exports, None
         if exports is not None and self._files:
-            shared_memory.lock_alone(
-                self._files[0], *range_of(PROBING)
-            )  # nobody writes there any more
+            # Wait for peers that are probing: they write to exported memory.
+            shared_memory.lock_alone(self._files[0], *range_of(PROBING))
             exports.close()
         for place in self._maps:
             shared_memory.unmap(*place)
@@ -312,23 +312,23 @@ class Regions:
             os.close(fd)
 
     def validate(self) -> None:
-        """AssertionError if what is kept contradicts itself."""
-        with self._lock:
+        """Raise AssertionError if the tables contradict each other."""
+        with uninterrupted(), self._lock:
             ours = {slot for storage in self._storages.values() for slot in storage.slots}
             assert ours == {s for s, region in self._regions.items() if region.root is not None}
             assert all((r.pin is None) != (r.root is None) for r in self._regions.values())
 
 
 def was_here(owner: Owner) -> bool:
-    """Whether it is this process, in this session or an earlier one."""
+    """Whether the owner is this process, in this session or an earlier one."""
     return (os.getpid(), owner.incarnation) in _had
 
 
 def probe_pattern(incarnation: bytes) -> bytes:
-    """What the probe block of a process holds before anybody has written to it."""
+    """The initial contents of the probe block of a process."""
     return (incarnation * (PROBE_BYTES // len(incarnation)))[:PROBE_BYTES]
 
 
 def probe_cell() -> int:
-    """Where in the probe block to write: seldom where somebody else does at the same time."""
+    """A random cell of the probe block, so that peers rarely choose the same at the same time."""
     return int.from_bytes(os.urandom(4), "big") % (PROBE_BYTES // PROBE_CELL) * PROBE_CELL

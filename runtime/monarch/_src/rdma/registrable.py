@@ -1,7 +1,7 @@
 """The memory of objects that a program registers: tensors, arrays, buffers of the host or a GPU.
 
-Nothing here imports torch or numpy: a program that has a tensor has loaded torch. What only arrays
-on a GPU need is loaded with the first of them.
+Nothing here imports torch or numpy: a program that has a tensor has loaded torch. The code for
+arrays on a GPU is loaded with the first of them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def memory_of(value: Registrable, what: str = "RDMABuffer") -> Memory:
     except TypeError:
         kind = type(cast(object, value)).__qualname__
         raise TypeError(f"{what} takes {_NAMED}, not {kind}") from None
-    except ValueError as error:  # numpy has no word for such elements: dates, for one
+    except ValueError as error:  # the buffer protocol lacks some element types of numpy, as dates
         raise TypeError(f"{what}: {error}; give its bytes, `.view('u1')`") from error
     if view.ndim != 1 or not view.c_contiguous:
         raise ValueError(
@@ -46,7 +46,7 @@ def memory_of(value: Registrable, what: str = "RDMABuffer") -> Memory:
         )
     if _has_objects(view):
         raise TypeError(
-            f"{what}: what holds Python objects has no bytes that another process could use"
+            f"{what}: an array of Python objects has no bytes that another process could use"
         )
     if not view.nbytes:
         raise ValueError(f"{what}: size 0; there is nothing to move")
@@ -58,14 +58,14 @@ def _of_tensor(tensor: Any, what: str) -> Memory:
     place = tensor.device.type
     rocm = place == "cuda" and torch.version.hip is not None
     if place not in ("cpu", "cuda") or rocm:
-        why = " of ROCm, whose driver is another one" if rocm else ""
+        why = " of ROCm, which has another driver" if rocm else ""
         raise TypeError(
             f"{what}: a tensor on {tensor.device}{why}; this version moves memory of the CPU and "
-            "of CUDA GPUs: copy it there first (`.cpu()`, into pinned memory where it is done "
+            "of CUDA GPUs: copy it there first (`.cpu()`, into pinned memory if that happens "
             "often)"
         )
     if tensor.layout is not torch.strided:
-        raise TypeError(f"{what}: a tensor of layout {tensor.layout} has no bytes in a row")
+        raise TypeError(f"{what}: a tensor of layout {tensor.layout} has no contiguous bytes")
     if tensor.dim() != 1 or not tensor.is_contiguous():
         raise ValueError(
             f"{what} takes {_NAMED}; this tensor has shape {tuple(tensor.shape)} and strides "
@@ -73,8 +73,8 @@ def _of_tensor(tensor: Any, what: str) -> Memory:
         )
     if tensor.is_conj() or tensor.is_neg():
         raise ValueError(
-            f"{what}: what lies in memory is not what this tensor shows, but its conjugate or "
-            "negative: give `.resolve_conj().resolve_neg()`, which is a copy"
+            f"{what}: this tensor is a lazy conjugate or negative view, its memory has other "
+            "values: give `.resolve_conj().resolve_neg()`, which is a copy"
         )
     size = tensor.numel() * tensor.element_size()
     if not size:
@@ -87,14 +87,14 @@ def _of_tensor(tensor: Any, what: str) -> Memory:
 
 
 def _has_objects(view: memoryview) -> bool:
-    """Whether elements are references; the format of a structured array has names in it."""
+    """Whether its elements are references. Does not rely on the format, which contains names."""
     if is_array(view.obj):
         return cast(Any, view.obj).dtype.hasobject
     return "O" in view.format
 
 
 def _array_root(view: memoryview) -> Any:
-    """The array that allocated this memory; None if it is not numpy's, or somebody else's."""
+    """The array that allocated this memory; None if numpy did not allocate it."""
     array: Any = view.obj
     found: Any = None
     while is_array(array):

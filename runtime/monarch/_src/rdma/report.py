@@ -1,4 +1,4 @@
-"""Which transport this process uses with whom, and why not a faster one."""
+"""Which transport this process uses with each peer, and why not a faster one."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from monarch._src.rdma.verbs import sysfs
 
 @dataclass(frozen=True)
 class TransportUse:
-    """What this process knows of the ways to one other process whose memory it has used.
+    """The transports between this process and one whose memory it has used.
 
-    transport: the fastest that bytes go over now; None before the first transfer has gone through.
-    encrypted: whether what goes by TCP is, if anything does (`rdma_encrypt_tcp`).
-    failed: why each of those that do not work is not used. That which is used may be there too, or
-        a faster one that works: it cannot reach some of that process's memory.
-    transfers, bytes_read, bytes_written: how much went over each.
+    transport: the fastest one in use; None before the first transfer has succeeded.
+    encrypted: whether transfers over TCP are encrypted, if there are any (`rdma_encrypt_tcp`).
+    failed: the reason why each unused transport is not used. It may contain the one in use, or a
+        faster one that works, if it cannot reach some of that process's memory.
+    transfers, bytes_read, bytes_written: totals for each transport.
     """
 
     node: str
@@ -49,7 +49,7 @@ class TransportUse:
 
 
 def transports() -> list[TransportUse]:
-    """One entry for each process whose memory this one has read or written, while it lives."""
+    """One entry for each living process whose memory this process has read or written."""
     plane = _plane()
     return [] if plane is None else [
         TransportUse(
@@ -72,7 +72,7 @@ def _is_sealed(link: Transport | None) -> bool:
 
 
 def backend_of(handle: Handle) -> str:
-    """What this process uses for that memory, or would try first."""
+    """The transport that this process uses for that memory, or would try first."""
     plane = _plane()
     if plane is not None:
         if plane.is_own(handle):
@@ -93,17 +93,17 @@ def backend_of(handle: Handle) -> str:
 
 
 def get_rdma_backend(device: str = "cpu") -> Literal["ibverbs", "tcp", "none"]:
-    """What moves memory of that kind of device between hosts.
+    """The transport for memory of that kind of device between hosts.
 
-    Of `"cpu"`: `ibverbs` over an RDMA card, else `tcp`. Of `"cuda"`, a GPU's: `tcp`. `none` if TCP
-    may not be used (`rdma_allow_tcp_fallback`). Two processes of one host have faster ways (`shm`,
-    `cma`, `cuda_ipc`): `transports()` and `RDMABuffer.backend` say which they use.
+    For `"cpu"`: `ibverbs` over an RDMA card, otherwise `tcp`. For `"cuda"`, memory of a GPU: `tcp`.
+    `none` if TCP is forbidden (`rdma_allow_tcp_fallback`). Two processes of one host have faster
+    transports (`shm`, `cma`, `cuda_ipc`): see `transports()` and `RDMABuffer.backend`.
 
     Raises:
-        ValueError: there is no memory of such a device that could be moved.
+        ValueError: memory of such a device cannot be moved.
     """
     if device not in ("cpu", "cuda"):
-        raise ValueError(f"device={device!r}: memory of 'cpu' or 'cuda' is moved")
+        raise ValueError(f"device={device!r}: give 'cpu' or 'cuda'")
     return "ibverbs" if device == "cpu" and is_ibverbs_available() else _last_resort()
 
 
@@ -112,16 +112,16 @@ def _last_resort() -> Literal["tcp", "none"]:
 
 
 def is_ibverbs_available() -> bool:
-    """Whether bytes could go over an RDMA network card of this machine.
+    """Whether this machine has a usable RDMA network card.
 
-    There is one with an active port that this process may open, pyverbs is installed, and
-    `rdma_disable_ibverbs` is not set.
+    That is a card with an active port that this process may open; pyverbs has to be installed, and
+    `rdma_disable_ibverbs` must not be set.
     """
     return not settings().rdma_disable_ibverbs and sysfs.usable_here()[0] is not None
 
 
 def is_rdma_available() -> bool:
-    """The same as `is_ibverbs_available`: Monarch has both names."""
+    """The same as `is_ibverbs_available`; Monarch has both names."""
     return is_ibverbs_available()
 
 

@@ -1,12 +1,12 @@
-"""Memory that other processes of this host can map: `shared_empty`, and mappings of it over there.
+"""Memory that other processes of this host can map: `shared_empty`, and mappings in peers.
 
-Runs in: any process. Owns: a nameless file (memfd) for each allocation, and its descriptor, which
-peers open by /proc. Such a file has no name that could be left behind: it is gone with the last
-process that has it open, whichever way that ends. Its size is sealed, so that who has it mapped is
-never struck by SIGBUS.
-Invariants: an allocation has a file of its own, so a handle that is out of date leads to old bytes
-of the same allocation at worst; when the last view of it goes, its memory is given back at once,
-whoever has it mapped elsewhere.
+Runs in: any process. Owns: an anonymous file (memfd) for each allocation, and its descriptor, which
+peers open through /proc. Such a file leaves no name behind: it is freed with the last process that
+has it open, however that process ends. Its size is sealed, so that a process that has mapped it
+cannot be hit by SIGBUS.
+Invariants: each allocation has its own file, so that at worst an outdated handle leads to old bytes
+of the same allocation. When the last view of an allocation ends, its memory is freed at once, even
+if other processes have it mapped.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from __future__ import annotations
 import bisect
 import ctypes
 import os
-import threading
 import weakref
 from functools import partial
 from typing import Any
 
 import msgspec
 
+from monarch._src.net.local.interrupt import GuardedLock
 from monarch._src.rdma.memory import view_of
 from monarch._src.system import shared_memory
 from monarch._src.system.finalize import on_last_reference_dropped
 
 
 class Segment(msgspec.Struct, eq=False):
-    """One allocation: `fd` and inode of its file, where it is mapped, what all views refer to."""
+    """One allocation: the descriptor and inode of its file, its address, the root of all views."""
 
     fd: int
     file: int
@@ -40,7 +40,8 @@ class _Owned:
     """The allocations of this process, by address."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a view may end at any moment, on this thread too
+        # A finalizer may run at any moment, also on this thread.
+        self._lock = GuardedLock(reentrant=True)
         self._addresses: list[int] = []
         self._segments: dict[int, Segment] = {}
 
@@ -68,24 +69,24 @@ _owned = _Owned()
 
 
 def segment_of(address: int, size: int) -> tuple[Segment, int] | None:
-    """The allocation that these bytes lie in, and where in it; None if they lie in none."""
+    """The allocation that contains these bytes, and their offset in it; None if there is none."""
     return _owned.around(address, size)
 
 
 def shared_empty(size: int) -> memoryview:
     """Writable memory of that many bytes, all zero, that peers on this host can map.
 
-    Registered as an RDMABuffer it is read and written by them at the speed of a copy in memory:
+    If it is registered as an RDMABuffer, they read and write it at the speed of a memory copy:
 
         weights = torch.frombuffer(shared_empty(4 * n), dtype=torch.float32)
         buffer = RDMABuffer(weights)
 
-    It is freed when nothing here refers to it any more, and with this process. A fork of this
-    process shares it.
+    It is freed when nothing in this process refers to it any more, or with this process. A fork
+    of this process shares it.
 
     Raises:
         ValueError: the size is not above 0.
-        OSError: there is no such memory here, or not enough of it.
+        OSError: this system has no such memory, or not enough of it.
     """
     if size <= 0:
         raise ValueError(f"shared_empty({size}): give a number of bytes above 0")
@@ -98,8 +99,8 @@ def shared_empty(size: int) -> memoryview:
         os.close(fd)
         raise
     segment = Segment(fd, os.fstat(fd).st_ino, address, size)
-    # Every view, tensor and array over it refers to this object in the end. What it has as an
-    # attribute goes after those who refer to it weakly were told.
+    # Every view, tensor and array over it refers to this object in the end. Python clears an
+    # object's weak references before it drops its attributes, so the regions learn of it first.
     root: Any = (ctypes.c_ubyte * size).from_address(address)
     segment.root = weakref.ref(root)
     root.life = on_last_reference_dropped(partial(_give_back, segment, os.getpid()))
@@ -116,11 +117,11 @@ def _give_back(segment: Segment, pid: int) -> None:
 
 
 class Mapping:
-    """Another process's sealed file, mapped here until nothing refers to this object.
+    """Another process's sealed file, mapped while this object is referred to.
 
     Raises:
         OSError: it cannot be opened or mapped.
-        LookupError: it is not the file that was meant, or could shrink.
+        LookupError: the descriptor has another file by now, or one that is not sealed.
     """
 
     def __init__(self, pid: int, fd: int, size: int, file: int | None, *, writable: bool) -> None:
@@ -128,9 +129,9 @@ class Mapping:
         try:
             found = os.fstat(opened)
             if file is not None and found.st_ino != file:
-                raise LookupError(f"descriptor {fd} of process {pid} is another file by now")
+                raise LookupError(f"descriptor {fd} of process {pid} has another file by now")
             if not shared_memory.is_sealed(opened, size):
-                raise LookupError(f"descriptor {fd} of process {pid} is no sealed file")
+                raise LookupError(f"descriptor {fd} of process {pid} has a file without seals")
             self.size = found.st_size
             self.address = shared_memory.map_shared(opened, self.size, writable=writable)
         finally:
@@ -139,5 +140,5 @@ class Mapping:
         weakref.finalize(self, shared_memory.unmap, self.address, self.size).atexit = False
 
     def view(self) -> memoryview:
-        """All of it; to be used only while this object is referred to."""
+        """All of it. Use it only while this object is referred to."""
         return view_of(self.address, self.size)

@@ -1,7 +1,6 @@
-"""The threads that move bytes: started when there is something to move, gone when there is not.
+"""The threads that move bytes. They start when there is work, and end a second after the last task.
 
-Runs in: any process that reads, writes or drops. Nothing is left of it a second after its last
-task, so a process that once moved something pays nothing for it.
+Runs in: any process that reads, writes or drops. An idle process has no such threads.
 """
 
 from __future__ import annotations
@@ -10,6 +9,8 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+
+from monarch._src.net.local.interrupt import uninterrupted
 
 log = logging.getLogger("monarch.data")
 IDLE_S = 1.0
@@ -29,7 +30,7 @@ class Pool:
 
     def submit(self, task: Callable[[], None]) -> bool:
         """Run it soon; False if the pool is closed."""
-        with self._turn:
+        with uninterrupted(), self._turn:
             if self._closed:
                 return False
             self._tasks.append(task)
@@ -56,11 +57,11 @@ class Pool:
                 task()
             except Exception:
                 log.exception("a task of the data plane raised")
-            del task  # it holds memory of users
+            del task  # it refers to memory of users
 
     def close(self) -> None:
         """Finish what was submitted and end the threads. Idempotent."""
-        with self._turn:
+        with uninterrupted(), self._turn:
             self._closed = True
             self._turn.notify_all()
             threads = list(self._threads)

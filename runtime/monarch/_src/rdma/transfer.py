@@ -1,9 +1,9 @@
-"""One submitted batch: what is to be moved, in which pieces, how much of it is done.
+"""One submitted batch: the ops, their pieces, and the progress.
 
 Runs in: threads of the pool, several at once; a small transfer in the caller's.
-Invariants: when a batch is over, no thread moves bytes of it any more, and if all of it is done,
-nothing here holds its memory. A piece counts as done when it is complete, and is never moved again.
-A transport that fails loses nothing but the pieces that were on their way.
+Invariants: when a batch is over, no thread moves its bytes any more, and if all of it is done,
+nothing here refers to its memory. A piece counts as done when it is complete, and is never moved
+again. If a transport fails, only the pieces on their way have to be moved again.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from monarch._src.rdma.transports.base import Piece, Transport
 
 Way = Literal["read", "write"]
 MOST_IN_A_BATCH = 256
-HELPED_FROM = 1 << 22  # bytes: below, a second thread costs more than it brings
+HELPED_FROM = 1 << 22  # bytes: for smaller transfers a second thread does not pay
 
 
 class Op(msgspec.Struct, frozen=True, eq=False):
-    """`size` bytes of a region, from `offset` on, to the start of local memory, or the other way.
+    """`size` bytes between a region, from `offset` on, and the start of local memory.
 
-    Who makes one sees to it that they lie within the region: a transport trusts it.
+    The caller has to check that they lie within the region: a transport relies on it.
     """
 
     way: Way
@@ -39,7 +39,7 @@ class Op(msgspec.Struct, frozen=True, eq=False):
 
 
 def batches_of(pieces: Iterable[Piece], largest: int) -> list[list[Piece]]:
-    """Small pieces together, so that one call of the kernel moves many."""
+    """Group small pieces, so that one system call moves many."""
     batches: list[list[Piece]] = []
     room = 0
     for piece in pieces:
@@ -52,19 +52,19 @@ def batches_of(pieces: Iterable[Piece], largest: int) -> list[list[Piece]]:
 
 
 class Lane:
-    """The ops of one way to one peer, being moved."""
+    """The ops of one direction with one peer, while they are moved."""
 
     def __init__(
         self, way: Way, ops: Sequence[Op], progress: Callable[[int], None] | None = None
     ) -> None:
-        """`progress`: called with the bytes of each batch that is done, on whichever thread.
+        """`progress`: called with the size of each completed batch, on any thread.
 
-        Never once `run` has returned.
+        It is not called any more once `run` has returned.
         """
         self.way: Way = way
         self._progress = progress
         self.size = sum(op.size for op in ops)
-        self.on_gpu = any(op.local.device is not None for op in ops)  # some of our side
+        self.on_gpu = any(op.local.device is not None for op in ops)  # some local memory
         self.done = 0
         self.error: BaseException | None = None
         self._left: list[Piece] = [
@@ -78,25 +78,25 @@ class Lane:
 
     @property
     def finished(self) -> bool:
-        """Whether all is done, but for what was put aside."""
+        """Whether all pieces are done, except those that were put aside."""
         return not self._left
 
     def put_aside(self, slots: Collection[int]) -> None:
-        """Leave what is left of those regions to another link: see `take_up`."""
+        """Leave the rest of those regions to another link: see `take_up`."""
         self._aside += [piece for piece in self._left if piece.handle.slot in slots]
         self._left = [piece for piece in self._left if piece.handle.slot not in slots]
 
     def take_up(self) -> bool:
-        """Go on with what was put aside, if anything was."""
+        """Continue with the pieces that were put aside; False if there are none."""
         self._left, self._aside = self._aside, []
         return not self.finished
 
     def run(
         self, link: Transport, deadline: float, enlist: Callable[[Callable[[], None]], bool]
     ) -> None:
-        """Move what is left over that link; raises the first error, once no thread is at it.
+        """Move the rest over that link; raises the first error, once all threads have stopped.
 
-        `enlist`: has another thread run a function, if there is one.
+        `enlist`: runs a function on another thread, if there is one.
         """
         self.error = None
         largest = link.piece
@@ -111,14 +111,14 @@ class Lane:
 
         helpers = min(link.streams, len(batches)) - 1 if self.size >= HELPED_FROM else 0
         for _ in range(helpers):
-            enlist(help_out)  # one that comes too late finds nothing left
+            enlist(help_out)  # a helper that starts late finds no batch
         self._work(batches, link, deadline)
         with self._over:
             while self._running:
                 self._over.wait()
             moved = {id(piece) for piece in self._moved}
             self._left = [piece for piece in whole if id(piece) not in moved]
-            self._moved = []  # a helper that comes too late holds this lane, but no memory
+            self._moved = []  # a late helper may still refer to this lane, but not to memory
         if self.error is not None:
             raise self.error
 
@@ -146,8 +146,8 @@ class Lane:
             try:
                 if error is None and self._progress is not None:
                     self._progress(size)
-            finally:  # and not before: what is told of this run is not to reach the next one
-                del batch  # whose memory is its user's alone once the run is over
+            finally:  # after the call, so that `progress` of this run is over before `run` returns
+                del batch  # when the run is over, its memory belongs to the user alone
                 with self._over:
                     self._running -= 1
                     self._over.notify_all()
@@ -166,21 +166,21 @@ def _cut(piece: Piece, largest: int) -> Iterable[Piece]:
 
 
 class Ranges:
-    """Ranges of addresses, and whether another one has a byte in common with them."""
+    """A set of address ranges."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []  # disjoint, not adjacent, in order
         self._ends: list[int] = []
 
     def overlaps(self, start: int, end: int) -> bool:
-        """Whether any byte of [start, end) is in them."""
+        """Whether a byte of [start, end) is in the set."""
         at = bisect.bisect_right(self._starts, start) - 1
         if at >= 0 and self._ends[at] > start:
             return True
         return at + 1 < len(self._starts) and self._starts[at + 1] < end
 
     def add(self, start: int, end: int) -> None:
-        """Put [start, end) in."""
+        """Add [start, end)."""
         first = bisect.bisect_left(self._ends, start)
         last = bisect.bisect_right(self._starts, end)
         if first < last:

@@ -146,17 +146,17 @@ class SessionHolder:
 
     @property
     def needs_polling(self) -> bool:
-        """Whether somebody has to look now and then if the client lives: no descriptor tells."""
+        """Whether the agent has to poll for the end of the client, which no descriptor reports."""
         return not self._client_process.is_watched and bool(self.lease.client)
 
     def poll_client(self) -> None:
-        """Do so."""
+        """Check whether the client has ended."""
         if self.needs_polling and not self._ended_clients and not self._holder_lives():
             self._on_client_ended()
 
     @property
     def needs_timer(self) -> bool:
-        """Whether a client has ended, of which something may still be on its way to us."""
+        """Whether messages of a client that has ended may still be on their way."""
         return bool(self._ended_clients)
 
     @property
@@ -165,7 +165,7 @@ class SessionHolder:
         return False
 
     def report_ends(self) -> bool:
-        """Let go of a client that has ended and said all; True to look at the socket once more.
+        """Drop a client that has ended, once all its messages have been read.
 
         Returns True to poll the socket once more. Failures that the client acknowledged just before
         its end are not reported to the next one.
@@ -199,18 +199,18 @@ class SessionHolder:
         )
 
     def obeys(self, peer: str) -> bool:
-        """Whether messages of that node count. Those of former clients do not."""
+        """Whether to accept messages of that node: not of former clients."""
         return peer not in self._former_clients
 
     def mesh_spawned(self, spec: SpawnProcs) -> None:
-        """A mesh was asked for."""
+        """A mesh is being spawned."""
         if spec.keep and spec.owner == self.lease.client and self.lease.name:
             now = time.time()
             self._do(self.lease.keep_asked(spec.owner, self.lease.name, [spec.mesh], now))
         self.proc_starting(*(proc.node for proc in self._host.meshes[spec.mesh].procs))
 
     def proc_starting(self, *nodes: str) -> None:
-        """Procs begin, which may have been told of a client that has gone since, or just now."""
+        """Procs are being started; they may know a client that has ended since, or ends now."""
         lease = self.lease
         if not lease.client and not lease.ending:
             self._node.forward(nodes, ClientIs("", "", lease.number, lease.left), NO_PAYLOAD)
@@ -362,7 +362,7 @@ class SessionHolder:
         self._ended_clients.add(self.client, self.client, time.monotonic())
 
     def _retire(self, client: str) -> None:
-        """It is no client (any more). What it was last told may still be on its way."""
+        """Drop a former client later: the last messages to it may still be on their way."""
         self._driver.drop_client(client)
         self._former_clients[client] = time.monotonic() + LAST_MESSAGES_S
 

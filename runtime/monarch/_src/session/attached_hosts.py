@@ -142,7 +142,7 @@ class AttachedHosts:
         self._gateway.on_forked = bulk.forked
         fetcher = self._fetcher = Fetcher(node, self._gateway, run.payloads.payload_sender, bulk)
         run.handle(AskBulk, self._on_ask_bulk)
-        run.handle(BulkAt, lambda _peer, message, _payload: bulk.on_told(message))
+        run.handle(BulkAt, lambda _peer, message, _payload: bulk.on_answer(message))
         run.handle(PayloadPart, fetcher.on_part)
         run.payloads.on_gone.append(self._on_node_gone)
         run.handle(SitesKnown, self._on_known)
@@ -166,13 +166,13 @@ class AttachedHosts:
     def _on_node_gone(self, node: str) -> None:
         site = self._run.node.site_of(node)
         if site:
-            self._fetcher.ended(site, AGENT if node == agent_of(site, "") else node)
+            self._fetcher.on_sender_ended(site, AGENT if node == agent_of(site, "") else node)
         else:
-            self._fetcher.forgotten(node)
+            self._fetcher.on_node_forgotten(node)
             self._gateway.forgotten(node)
 
     def _tell_gateway(self, site: str, message: Message) -> bool:
-        """Tell the agent of that site something; False if it is out of reach."""
+        """Send a message to the agent of that site; False if it is out of reach."""
         own = self._run.node
         return self._gateway.pass_on(own.name, own.site, AGENT, site, encode(message))
 
@@ -182,12 +182,12 @@ class AttachedHosts:
             self._bulk.on_ask(site, message)
 
     def _opener(self) -> Opener | None:
-        """What connects to other hosts; None if this process does that itself."""
+        """A function that connects through the gateway; None if this process dials hosts itself."""
         door = door_of(self._run.directory)
         return None if door is None else partial(connect_through, door)
 
     def _link_local(self, node: str) -> None:
-        """Something of another host is for a process of this one, which we had no need of yet."""
+        """Connect to a process of this host, because a message of another host is for it."""
         self._run.node.link(node, address_of(self._run.directory, node))
 
     # --- attaching --------------------------------------------------------------------------------
@@ -469,7 +469,7 @@ class AttachedHosts:
         held.lost = why
         self._run.on_site_lost(held.site, why, let_go=let_go, out_of_reach=out_of_reach)
         self._forget_nodes(held.site)
-        self._fetcher.ended(held.site)
+        self._fetcher.on_sender_ended(held.site)
         with self._lock:
             self._held.pop(held.site, None)
             if let_go and not out_of_reach:
@@ -561,7 +561,7 @@ def hosts_of_session(session: ClientSession) -> AttachedHosts | None:
 
 
 def _addresses_for(one: _AttachedHost, other: _AttachedHost) -> list[str]:
-    """Where one host may be dialled by another: where this client has, if that means the same."""
+    """The addresses of one host for another: that of this client, if it means the same there."""
     near = one.dialled.scope is Scope.LOOPBACK  # of this host, or of the gateway's
     if near and (other.dialled.scope is not Scope.LOOPBACK or one.through != other.through):
         return list(one.told)

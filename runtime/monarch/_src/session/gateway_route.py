@@ -50,7 +50,7 @@ class GatewayRoute:
         )
 
         def heard() -> None:
-            if not through.hear():
+            if not through.read_states():
                 baton.unwatch(through.fd)
 
         baton.watch(through.fd, heard)

@@ -105,7 +105,7 @@ class RemoteKeep:
         ]
 
     def tell(self, also: Sequence[ProcMesh] = ()) -> None:
-        """Have the agent know what is where; `also`: meshes that are about to be kept."""
+        """Report to the agent which meshes are on which hosts; `also`: those about to be kept."""
         sites = self._sites
         meshes = {mesh.uid: mesh for mesh in [*_kept(self._session), *also]}
         for mesh in meshes.values():

@@ -1,4 +1,4 @@
-"""How a worker host is to serve, what it reports when it has begun, and the command that runs it.
+"""The options of a worker host, its report when it has started, and the command that runs it.
 
 Runs in: the process that starts a worker, and the worker itself (`programs.worker`).
 """
@@ -58,7 +58,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def worker_command(options: WorkerOptions, directory: Path) -> tuple[list[str], Mapping[str, str]]:
-    """What to execute for a worker in that session directory, which it removes in the end."""
+    """The command for a worker in that session directory, which it removes at its end."""
     arguments = [str(directory), msgspec.json.encode(options).decode(), _ROOT]
     env = {**os.environ, CHILD_VARIABLE: str(directory)}
     env.setdefault("OMP_NUM_THREADS", "1")

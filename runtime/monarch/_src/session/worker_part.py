@@ -157,7 +157,7 @@ class WorkerHost:
             AskPart: self._on_ask_part,
             PayloadTaken: lambda _peer, message, _payload: segments.taken(message),
             AskBulk: self._on_ask_bulk,
-            BulkAt: lambda _peer, message, _payload: bulk.on_told(message),
+            BulkAt: lambda _peer, message, _payload: bulk.on_answer(message),
         }
 
     def advertised_addresses(self) -> list[Address]:
@@ -210,27 +210,27 @@ class WorkerHost:
         return self._gateway.is_pending
 
     def begin(self) -> None:
-        """Does nothing: there is no client yet."""
+        """Does nothing, since there is no client yet."""
 
     def poll_client(self) -> None:
-        """Links tell whether the client lives."""
+        """Does nothing: links report the end of the client."""
 
     def report_ends(self) -> bool:
-        """The end of a link comes behind all that came by it."""
+        """False: a link reports its end after all its messages."""
         return False
 
     def next_deadline(self) -> float | None:
-        """When links, kept meshes or tunnels have something to do."""
+        """The next deadline of links, kept meshes or tunnels."""
         others = (self._detached.next_deadline(), self._tunnels.next_deadline())
         links = self._gateway.links.next_deadline()
         return min([links, *(found for found in others if found is not None)])
 
     def obeys(self, peer: str) -> bool:
-        """Whether messages of that node count, by whichever route they came."""
+        """Whether to accept messages of that node, on any route."""
         return peer not in self._gateway.former
 
     def after_poll(self) -> None:
-        """Let the next client have the host once nothing is left of what the last one had."""
+        """Let the next client have the host once everything of the last one has ended."""
         self._detached.looked()
         self._tunnels.looked()
         for node, request in self._detached.finished_detaches():
@@ -243,11 +243,11 @@ class WorkerHost:
             self._do(self._tenancy.cleared())
 
     def mesh_spawned(self, spec: SpawnProcs) -> None:
-        """A mesh was asked for."""
+        """A mesh is being spawned."""
         self._detached.spawned(spec)
 
     def proc_starting(self, *nodes: str) -> None:
-        """Procs begin."""
+        """Procs are being started."""
         self._detached.proc_comes(*nodes)
 
     def proc_ended(self, mesh: int, rank: int) -> None:
@@ -285,7 +285,7 @@ class WorkerHost:
         return link in self._sites
 
     def _on_stranger(self, link: str, message: AnyMessage) -> None:
-        """Somebody who is not the client says something to this agent."""
+        """A node that does not hold this host has sent a message to this agent."""
         self._driver.wake_parts()
         if not isinstance(message, HoldSite):
             why = f"a {type(message).__name__} of a node that does not have this host"
@@ -297,7 +297,7 @@ class WorkerHost:
         )  # fmt: skip
         role = self._gateway.role_of(link)
         if role not in (None, Role.OWNER):
-            why = f"its key is that of {role.value}, and only owners have hosts" if role else ""
+            why = f"its key is that of {role.value}, and only owners may hold hosts" if role else ""
             self._do([Refuse(client, why)])
             return
         holder = self._tenancy.holder
@@ -328,7 +328,7 @@ class WorkerHost:
         send_piece(self._node, self._segments.to_lend().served, peer, message)
 
     def _tell_gateway(self, site: str, message: Message) -> bool:
-        """Tell the gateway of that site something; False if it is out of reach."""
+        """Send a message to the gateway of that site; False if it is out of reach."""
         own, to = self._node, AGENT if site else self._gateway.client
         return self._gateway.pass_on(own.name, own.site, to, site, encode(message))
 
@@ -338,17 +338,17 @@ class WorkerHost:
             self._bulk.on_ask(site, message)
 
     def _watch_sender(self, site: str, sender: str) -> None:
-        if parse_proc_node(sender) is not None:  # the end of the others is that of their link
+        if parse_proc_node(sender) is not None:  # other nodes end with their link
             self._node.link_remote(agent_at(site), site)
             self._node.send(agent_at(site), Watch(sender))
 
     def _on_node_forgotten(self, node: str) -> None:
-        self._segments.gone(node)
-        self._fetcher.forgotten(node)
+        self._segments.on_node_gone(node)
+        self._fetcher.on_node_forgotten(node)
         self._gateway.forgotten(node)
         site = self._node.site_of(node)
         if site != self._node.site:
-            self._fetcher.ended(site, AGENT if node == agent_at(site) else node)
+            self._fetcher.on_sender_ended(site, AGENT if node == agent_at(site) else node)
 
     # --- notices of links -------------------------------------------------------------------------
 
@@ -368,7 +368,7 @@ class WorkerHost:
 
     def _site_lost(self, site: str, why: str) -> None:
         """Fail everything here that waits for processes of that host."""
-        self._fetcher.ended(site)
+        self._fetcher.on_sender_ended(site)
         procs = [proc.node for mesh in self._host.meshes.values() for proc in mesh.procs]
         self._node.forward(procs, SiteLost(site, why), NO_PAYLOAD)
         now = time.monotonic()
@@ -384,7 +384,7 @@ class WorkerHost:
         self.told_to_end("the program that started this worker has ended")
 
     def _watch_client(self, tenant: Tenant) -> None:
-        def is_it() -> bool:  # in a container, that number may be of another process
+        def is_it() -> bool:  # if it runs in a container, its pid may mean another process here
             said = process_table.command_of(tenant.pid)[: records.LONGEST_PROGRAM]
             return bool(said) and said == tenant.program
 
@@ -473,7 +473,7 @@ class WorkerHost:
         )
 
     def _resume(self, tenant: Tenant) -> None:
-        """It has the host now, and what is kept here is its own."""
+        """Give the kept part of the session to the client that holds the host now."""
         self._node.link_remote(tenant.node, "")
         for message in self._detached.messages_for(tenant, sorted(self._lost_sites)):
             self._node.send(tenant.node, message)
@@ -493,8 +493,8 @@ class WorkerHost:
         for node in gone:
             self._driver.do(self._host.node_lost(node, now, why, self._detached.meshes))
             self._node.drop(node)
-        self._fetcher.ended("")
-        self._bulk.serve_anew()
+        self._fetcher.on_sender_ended("")
+        self._bulk.restart_server()
         self._driver.site_lost("")
         self._gateway.part_with(node for node in gone if not is_agent(node))
         self._detached.on_client_left(why)
@@ -514,9 +514,9 @@ class WorkerHost:
         gateway = self._gateway
         for site in self._sites:
             gateway.links.hang_up(site, "its client has let go of this host")
-            self._fetcher.ended(site)
-        self._fetcher.ended("")
-        self._bulk.serve_anew()
+            self._fetcher.on_sender_ended(site)
+        self._fetcher.on_sender_ended("")
+        self._bulk.restart_server()
         self._sites.clear()
         self._lost_sites.clear()
         self._detached.reset()

@@ -53,7 +53,7 @@ class FarTunnels:
         if isinstance(notice, ENDS):
             self._tunnels.cut(link, notice.why)
         elif isinstance(notice, Room):
-            self._tunnels.more_room(link)
+            self._tunnels.on_room(link)
 
     def on_message(self, link: str, message: TunnelMessage, payload: Payload) -> None:
         """The near end of a tunnel has sent a message."""
@@ -65,7 +65,7 @@ class FarTunnels:
                 self._say(link, TunnelOpened(message.stream, "", why), Payload(b""))
                 return
             self._note("tunnel", link, address=message.address)
-        self._tunnels.heard(link, message, payload)
+        self._tunnels.on_message(link, message, payload)
 
     def _say(self, link: str, message: Message, payload: Payload) -> None:
         try:

@@ -1,16 +1,16 @@
 """N-dimensional views of ranks. Pure: no I/O, no clock, nothing imported but the standard library.
 
-From the bottom up, one noun a file:
+From the bottom up, one noun in each file:
 
     ndslice     NDSlice            ranks as offset, sizes and strides; axes have numbers, not names
-    extent      Extent, Point      the named sizes of a mesh, and one place in it region      Region
-    an NDSlice with named dims: which global ranks a mesh stands for shape       Shape
-    the same view under the names that Monarch's programs use mesh_ops    MeshTrait          slice,
-    split, flatten, rename, size: written once for every mesh runs        Runs               a list
-    that keeps equal neighbours once and decodes when first read value_mesh  ValueMesh          one
-    value for each rank of a mesh
+    extent      Extent, Point      the named sizes of a mesh, and one place in it
+    region      Region             an NDSlice with named dims: the global ranks of a mesh
+    shape       Shape              the same view under the names that Monarch's programs use
+    mesh_ops    MeshTrait          slice, split, flatten, rename, size: written once for every mesh
+    run_length  Runs               a list that stores equal neighbours once and decodes lazily
+    value_mesh  ValueMesh          one value for each rank of a mesh
 
-Everything but `Runs` is immutable; `Runs` is safe to read from any thread.
+Everything but `Runs` is immutable; any thread may read `Runs`.
 """
 
 from monarch._src.shape.extent import Extent, Point

@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 def dims_text(labels: Iterable[str]) -> str:
-    """How an error lists the dims there are: ``dims hosts, gpus``."""
+    """The dims, as errors list them: ``dims hosts, gpus``."""
     text = ", ".join(labels)
     return f"dims {text}" if text else "no dims"
 
@@ -25,7 +25,7 @@ def dims_text(labels: Iterable[str]) -> str:
 def checked_labels(what: str, labels: Iterable[str]) -> tuple[str, ...]:
     """The labels as a tuple, checked.
 
-    TypeError if they are one string or hold anything else; ValueError if one is empty or repeats.
+    TypeError if they are one string or are not all strings; ValueError if one is empty or repeats.
     """
     if isinstance(labels, str):
         raise TypeError(
@@ -41,7 +41,7 @@ def checked_labels(what: str, labels: Iterable[str]) -> tuple[str, ...]:
         if not label:
             raise ValueError(f"{what}: a label is empty; give every dim a name")
         if label in seen:
-            raise ValueError(f"{what}: dim {label!r} is there twice; give every dim its own name")
+            raise ValueError(f"{what}: dim {label!r} appears twice; give every dim its own name")
         seen.add(label)
     return checked
 
@@ -135,7 +135,7 @@ class Extent(Mapping[str, int]):
         return Point(rank, self)
 
     def point_of_rank(self, rank: int) -> Point:
-        """The point at a row-major rank. ValueError if there are not that many."""
+        """The point at a row-major rank. ValueError if it is out of range."""
         return Point(rank, self)
 
     def points(self) -> Iterator[Point]:
@@ -224,7 +224,7 @@ class Point(Mapping[str, int]):
 
     @property
     def extent(self) -> Extent:
-        """The extent that the point is a place of."""
+        """The extent that contains the point."""
         return self._extent
 
     def size(self, label: str) -> int:

@@ -1,4 +1,4 @@
-"""MeshTrait: what can be done with every mesh, written once over its Region. No I/O."""
+"""MeshTrait: the operations of every mesh, written once over its Region. No I/O."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _Mesh = TypeVar("_Mesh", bound="MeshTrait")
 class MeshTrait(ABC):
     """The operations that HostMesh, ProcMesh, ActorMesh and ValueMesh share.
 
-    A subclass sets ``_region`` before anything here is used, and says in ``_new_with_region`` how
-    to make a view of itself; the views share what is behind the mesh. Nothing is copied or sent.
-    Errors are those of `Region`.
+    A subclass sets ``_region`` before any of these is used, and implements ``_new_with_region`` to
+    make a view of itself. Views share the processes or values of the mesh; nothing is copied or
+    sent. Errors are those of `Region`.
     """
 
     __slots__ = ()
@@ -33,6 +33,11 @@ class MeshTrait(ABC):
     def extent(self) -> Extent:
         """The dims and their sizes, printed ``{hosts: 2, gpus: 4}``."""
         return self._region.extent
+
+    @property
+    def _labels(self) -> list[str]:
+        """The names of the dims, where Monarch's own SPMD programs read them."""
+        return self._region.labels
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -64,7 +69,7 @@ class MeshTrait(ABC):
     def split(self: _Mesh, **dims: Sequence[str] | int) -> _Mesh:
         """Dims split into several, as in ``split(host=("dp", "pp"), pp=2)``.
 
-        ValueError if it doesn't divide; see `Region.split`.
+        ValueError if the sizes do not divide; see `Region.split`.
         """
         return self._new_with_region(self._region.split(**dims))
 
@@ -75,7 +80,7 @@ class MeshTrait(ABC):
     def rename(self: _Mesh, **names: str) -> _Mesh:
         """Dims renamed, as in ``rename(old="new")``.
 
-        ValueError if a dim is unknown or a name would be there twice.
+        ValueError if a dim is unknown or a name would appear twice.
         """
         return self._new_with_region(self._region.rename(**names))
 

@@ -1,10 +1,10 @@
 """NDSlice: ranks laid out as an offset, sizes and strides. No I/O.
 
 Invariants: every size and stride is at least 1, and strides nest: the stride of an axis is larger
-than the span of all axes with smaller strides together (axes of size 1 have no span and don't
-count). So no rank is met twice and a rank has one set of coordinates, found by division from the
-largest stride down. Taking a strided part of an axis, dropping one and splitting one all keep the
-strides nested.
+than the span of all axes with smaller strides together (axes of size 1 have no span and are
+ignored). So no rank appears twice, and each rank has one set of coordinates, found by division from
+the largest stride down. Taking a strided part of an axis, dropping an axis and splitting one all
+keep the strides nested.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class NDSlice:
     """A strided, n-dimensional view of ranks, in row-major order. Immutable, hashable, picklable.
 
     ``offset`` is the rank at coordinates zero; ``sizes`` and ``strides`` have one entry for each
-    axis. Without axes it is the single rank ``offset``. TypeError if something is no int;
+    axis. Without axes it is the single rank ``offset``. TypeError if an argument is not an int;
     ValueError if the offset is negative, a size or stride is below 1, their numbers differ, or one
     rank would have two sets of coordinates.
     """
@@ -30,7 +30,7 @@ class NDSlice:
     _sizes: tuple[int, ...]
     _strides: tuple[int, ...]
     _len: int
-    _ranks: Sequence[int] | None  # computed when first asked for
+    _ranks: Sequence[int] | None  # computed on first use
     _by_stride: tuple[int, ...] | None  # axes longer than 1, largest stride first; likewise
 
     def __init__(self, *, offset: int, sizes: Iterable[int], strides: Iterable[int]) -> None:
@@ -78,7 +78,7 @@ class NDSlice:
 
     @classmethod
     def _of(cls, offset: int, sizes: tuple[int, ...], strides: tuple[int, ...]) -> NDSlice:
-        """Without the checks, for views of what was checked."""
+        """Without the checks, for views of slices that were checked."""
         self = cls.__new__(cls)
         self._set(offset, sizes, strides)
         return self
@@ -118,7 +118,7 @@ class NDSlice:
     # slice.
 
     def ranks(self) -> Sequence[int]:
-        """All ranks, row-major: a ``range`` where one stride says it all, else a tuple (kept)."""
+        """All ranks, row-major: a ``range`` if one stride suffices, otherwise a tuple. Cached."""
         if self._ranks is None:
             stride = self._single_stride()
             if stride is not None:
@@ -173,7 +173,7 @@ class NDSlice:
         return rank
 
     def coordinates(self, rank: int) -> list[int]:
-        """Where a rank is, one coordinate for each axis. ValueError if it is not in the slice."""
+        """The coordinates of a rank, one for each axis. ValueError if it is not in the slice."""
         found = self._coordinates(rank)
         if found is None:
             raise ValueError(self._no_rank(rank))
@@ -210,7 +210,7 @@ class NDSlice:
         return found if rest == 0 else None
 
     def _single_stride(self) -> int | None:
-        """The stride if row-major order visits ranks at equal distances; size 1 doesn't matter."""
+        """The stride if row-major order visits ranks at equal distances; ignores axes of size 1."""
         single: int | None = None
         expected = 0
         for size, stride in zip(reversed(self._sizes), reversed(self._strides), strict=True):
@@ -223,8 +223,8 @@ class NDSlice:
             expected = stride * size
         return 1 if single is None else single
 
-    # Views. `axis` is an index into sizes; the caller has checked its arguments and speaks of dims
-    # by name.
+    # Views. `axis` is an index into sizes; the caller checks its arguments, and names dims in its
+    # own errors.
 
     def drop(self, axis: int, at: int) -> NDSlice:
         """The ranks at one coordinate of an axis; the axis goes. IndexError if out of range."""
@@ -280,7 +280,7 @@ class NDSlice:
             raise ValueError(f"{self!r} can't be one axis: its ranks are not at equal distances")
         return NDSlice._of(self._offset, (self._len,), (stride,))
 
-    # A value like any other.
+    # Value semantics.
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, NDSlice):

@@ -1,8 +1,8 @@
-"""Region: which global ranks a mesh stands for, with named dims. No I/O.
+"""Region: the global ranks of a mesh, with named dims. No I/O.
 
 A *global rank* is a rank of the mesh that was spawned; a *position* counts from 0 in row-major
 order of the region, and is the rank that a message sent to this slice reports. Every mesh operation
-is a method here and gives another region of the same global ranks or of a part of them.
+is a method here and returns a region of the same global ranks or of a part of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from monarch._src.shape.extent import Extent, Point, checked_labels, dims_text
 from monarch._src.shape.ndslice import NDSlice
 
 Selector: TypeAlias = "int | slice[Any, Any, Any]"
-"""What a dim is sliced by: one coordinate, or a Python slice of them."""
+"""An argument of `slice`: one coordinate, or a Python slice of them."""
 
 
 class Region:
@@ -29,7 +29,7 @@ class Region:
 
     _labels: tuple[str, ...]
     _ndslice: NDSlice
-    _extent: Extent | None  # made when first asked for
+    _extent: Extent | None  # made on first use
 
     def __init__(self, labels: Iterable[str], ndslice: NDSlice) -> None:
         self._labels = checked_labels("Region", labels)
@@ -50,7 +50,7 @@ class Region:
 
     @classmethod
     def _of(cls, labels: tuple[str, ...], ndslice: NDSlice) -> Region:
-        """Without the checks, for views of what was checked."""
+        """Without the checks, for views of regions that were checked."""
         self = cls.__new__(cls)
         self._labels = labels
         self._ndslice = ndslice
@@ -82,7 +82,7 @@ class Region:
     # Ranks and positions.
 
     def ranks(self) -> Sequence[int]:
-        """The global ranks, by position: a ``range`` if one stride says it all, else a tuple."""
+        """The global ranks, by position: a ``range`` if one stride suffices, otherwise a tuple."""
         return self._ndslice.ranks()
 
     def global_rank(self, position: int) -> int:
@@ -99,7 +99,7 @@ class Region:
         return self._ndslice.index(global_rank)
 
     def point_of_base_rank(self, global_rank: int) -> Point:
-        """Where in the region a global rank is. ValueError if it is not in it."""
+        """The place of a global rank in the region. ValueError if it is not there."""
         return self.extent.point_of_rank(self.position(global_rank))
 
     def __len__(self) -> int:
@@ -129,7 +129,7 @@ class Region:
         ndslice = self._ndslice
         labels: list[str] = []
         for label, size in zip(self._labels, self._ndslice.sizes, strict=True):
-            axis = len(labels)  # of ndslice as it is by now, without the dims that were dropped
+            axis = len(labels)  # of `ndslice`, from which some dims have been dropped by now
             if label not in dims:
                 labels.append(label)
             elif isinstance(selector := dims[label], slice):
@@ -142,10 +142,10 @@ class Region:
     def split(self, **dims: Sequence[str] | int) -> Region:
         """Dims split into several, as in ``split(host=("dp", "pp"), pp=2)``.
 
-        The ranks and their order stay. A sequence names what a dim becomes, an int gives the size
-        of a new dim; one size for each dim that is split may be left out and is computed.
-        ValueError for an unknown dim, a name that is taken, sizes that don't divide or multiply up
-        to the dim, more than one size left out, or a size for a dim that nothing is split into.
+        The ranks and their order stay. A sequence names the dims that replace a dim, an int gives
+        the size of a new dim; for each split, one size may be left out and is computed. ValueError
+        for an unknown dim, a name that is taken, sizes that do not divide or multiply up to the
+        dim, more than one size left out, or a size for a dim that no split names.
         """
         if not dims:
             return self
@@ -178,7 +178,7 @@ class Region:
         for label in given:
             if label not in new:
                 raise ValueError(
-                    f"split: {label}={given[label]} sizes a dim that nothing is split into; "
+                    f"split: {label}={given[label]} sizes a dim that no split names; "
                     f"name it in a split, as dim=({label!r}, ...)"
                 )
         return Region._of(checked_labels("split", labels), ndslice)
@@ -186,7 +186,7 @@ class Region:
     def flatten(self, name: str) -> Region:
         """All dims as one, in rank order. Without dims it gives one dim of size 1.
 
-        ValueError if the ranks are not at equal distances, so that no single stride can say them.
+        ValueError if the ranks are not at equal distances, so that no single stride describes them.
         """
         labels = checked_labels("flatten", [name])
         try:
@@ -210,7 +210,7 @@ class Region:
         labels = checked_labels("rename", [names.get(label, label) for label in self._labels])
         return Region._of(labels, self._ndslice)
 
-    # A value like any other.
+    # Value semantics.
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -250,14 +250,14 @@ def _part(label: str, size: int, selector: slice[Any, Any, Any]) -> range:
         step = 1 if selector.step is None else as_int(selector.step)
         if step < 1:
             raise ValueError(
-                f"slice: {label}={_slice_text(selector)} has step {step}, which is no ascending "
-                "part of a mesh; "
+                f"slice: {label}={_slice_text(selector)} has step {step}, which is not "
+                "ascending; "
                 "give a step of 1 or more"
             )
         part = range(*selector.indices(size))
     except TypeError:
         raise TypeError(
-            f"slice: {label}={_slice_text(selector)} has a bound that is no int; give ints or "
+            f"slice: {label}={_slice_text(selector)} has a bound that is not an int; give ints or "
             "leave them out"
         ) from None
     if not part:
@@ -284,14 +284,14 @@ def _new_size(label: str, value: object) -> int:
             "or a size"
         ) from None
     if size < 1:
-        raise ValueError(f"split: {label}={size} is no size; the smallest is 1")
+        raise ValueError(f"split: {label}={size} is not a size; the smallest is 1")
     return size
 
 
 def _split_sizes(
     label: str, size: int, names: tuple[str, ...], given: Mapping[str, int]
 ) -> list[int]:
-    """The sizes of the new dims of one split, with the one that was left out."""
+    """The sizes of the new dims of one split, including the one that was left out."""
     if not names:
         raise ValueError(f"split: {label}=() names no dims; give at least one, or slice it away")
     unknown = [name for name in names if name not in given]

@@ -1,4 +1,4 @@
-"""Runs: a list that keeps equal neighbours once, and decodes a value when it is first read. No I/O.
+"""Runs: a list that stores equal neighbours once, and decodes a value on first read. No I/O.
 
 Invariants: ``_ends`` is None if and only if every run has length 1; else ``_ends[r]`` is the index
 after the last element of run r, and the last is the length. ``_encoded`` is None if and only if no
@@ -21,9 +21,9 @@ _W = TypeVar("_W")
 _P = TypeVar("_P")
 
 _COMPARE_AT_MOST = 64 * 1024
-"""Bytes or characters: longer ones are folded only if they are one object.
+"""Bytes or characters: longer values are folded only if they are the same object.
 
-So folding costs next to nothing beside what it took to get the values here.
+So the time for folding is negligible beside the time in which the values arrived.
 """
 
 _BUFFERS = frozenset((bytes, bytearray, memoryview))
@@ -32,10 +32,10 @@ _new: Any = object.__new__
 
 
 def alike(a: object, b: object) -> bool:
-    """Whether one value may stand for the other: one object, or equal where that is safe and cheap.
+    """Whether one value may stand for the other: the same object, or cheaply found to be equal.
 
     ``==`` is called only on builtin atoms of exactly one type, so never on an array or a tensor;
-    short tuples are compared atom by atom. 1, 1.0 and True stay apart, and so do 0.0 and -0.0.
+    short tuples are compared atom by atom. 1, 1.0 and True differ, and so do 0.0 and -0.0.
     """
     if a is b:
         return True
@@ -47,7 +47,7 @@ def alike(a: object, b: object) -> bool:
 def same_payload(a: object, b: object) -> bool:
     """Whether one payload may stand for the other: `alike`, or equal buffers.
 
-    Payloads are only read, so that buffers may be folded though they could change; values may not.
+    Payloads are only read, so mutable buffers may be folded too; values may not.
     """
     if a is b:
         return True
@@ -57,7 +57,7 @@ def same_payload(a: object, b: object) -> bool:
 
 
 def _same_tuple(a: _Tuple, b: _Tuple, same: Callable[[object, object], bool]) -> bool:
-    # One level deep and short, so that a nest of tuples costs nothing and can't exhaust the stack.
+    # One level deep and short, so that nested tuples cost nothing and cannot exhaust the stack.
     return len(a) == len(b) <= 16 and all(x is y or same(x, y) for x, y in zip(a, b, strict=True))
 
 
@@ -80,7 +80,7 @@ def _same_bytes(a: object, b: object) -> bool:
     if type(a) is type(b) is bytes or not (type(a) in _BUFFERS and type(b) in _BUFFERS):
         return _same_atom(a, b)
     one, two = memoryview(cast(bytes, a)), memoryview(cast(bytes, b))
-    # Other formats and layouts are compared element by element, in Python: not cheap, not needed.
+    # Other formats and layouts would be compared element by element, in Python, which is slow.
     return (
         one.format == two.format == "B"
         and one.ndim == two.ndim == 1
@@ -92,7 +92,7 @@ def _same_bytes(a: object, b: object) -> bool:
 
 
 def fold(values: Iterable[_V], same: Callable[[_V, _V], bool] = alike) -> Iterator[tuple[int, _V]]:
-    """(count, value) for every run of neighbours that are the same; the first stands for it."""
+    """(count, value) for every run of equal neighbours; the value is the first of them."""
     count = 0
     first: Any = None
     for value in values:
@@ -107,10 +107,10 @@ def fold(values: Iterable[_V], same: Callable[[_V, _V], bool] = alike) -> Iterat
 
 
 class Runs(Generic[_V]):
-    """A sequence of values, of which equal neighbours are kept once.
+    """A sequence of values that stores equal neighbours once.
 
-    Immutable to its readers; any thread may read. Elements of one run are one object: who changes
-    it in place changes it for all of them.
+    Immutable to its readers; any thread may read. Elements of one run are one object: a program
+    that changes it in place changes it for all of them.
     """
 
     __slots__ = ("_cells", "_decode", "_encoded", "_ends", "_left", "_len", "_lock")
@@ -128,11 +128,11 @@ class Runs(Generic[_V]):
 
     @staticmethod
     def of_encoded(payloads: Iterable[_P], decode: Callable[[_P], _W]) -> Runs[_W]:
-        """The values that ``decode`` makes of the payloads, each when it is first read.
+        """The values that ``decode`` makes of the payloads, each on first read.
 
-        It is called in the reading thread, at most once for a run of equal payloads, and its result
-        is kept. What it raises goes to the reader, and the next read tries again. The payloads must
-        not change in the meantime.
+        `decode` is called in the reading thread, at most once for a run of equal payloads, and its
+        result is kept. If it raises, the reader gets the error, and the next read tries again. The
+        payloads must not change in the meantime.
         """
         runs: Runs[_W] = _new(Runs)
         runs._fill(fold(payloads, same_payload))
@@ -145,7 +145,7 @@ class Runs(Generic[_V]):
 
     @staticmethod
     def of_counts(counted: Iterable[tuple[int, _W]]) -> Runs[_W]:
-        """From (count, value) pairs, as `counted` gives them. ValueError if a count is below 1."""
+        """From (count, value) pairs, as in `counted`. ValueError if a count is below 1."""
         runs: Runs[_W] = _new(Runs)
         runs._fill(counted)
         return runs
@@ -170,7 +170,7 @@ class Runs(Generic[_V]):
         return self._len
 
     def __getitem__(self, at: int) -> _V:
-        """The value at an index from 0. IndexError if there is none; negative ones are none."""
+        """The value at an index from 0. IndexError if it is negative or out of range."""
         if not 0 <= at < self._len:
             raise IndexError(f"no value at {at}; there are {self._len}, counted from 0")
         return self._read(at if self._ends is None else bisect_right(self._ends, at))
@@ -194,7 +194,7 @@ class Runs(Generic[_V]):
             start = end
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Runs.of_counts, (list(self.counted()),)  # decoded: `decode` may make no sense there
+        return Runs.of_counts, (list(self.counted()),)  # decoded: only this process can decode
 
     def _read(self, run: int) -> _V:
         encoded = self._encoded
@@ -208,7 +208,7 @@ class Runs(Generic[_V]):
                 return  # another thread was first
             value = self._decode(self._cells[run])
             if not encoded[run]:
-                return  # decoding it read it: keep what that reader got
+                return  # `decode` read this cell itself: keep the value of that read
             self._cells[run] = value
             encoded[run] = 0
             self._left -= 1

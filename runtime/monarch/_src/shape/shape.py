@@ -56,10 +56,10 @@ class Shape:
         return self._region
 
     def at(self, label: str, index: int) -> Shape:
-        """One coordinate of a dim; the dim goes. ValueError if there is no such place."""
+        """One coordinate of a dim; the dim goes. ValueError if it is out of range."""
         self._known(label)
         if isinstance(index, slice):  # pyright: ignore[reportUnnecessaryIsInstance] - users' input
-            raise TypeError(f"at: {index!r} is no int; use select() for a part of a dim")
+            raise TypeError(f"at: {index!r} is not an int; use select() for a part of a dim")
         try:
             return Shape.of_region(self._region.slice(**{label: index}))
         except IndexError as error:
@@ -69,7 +69,7 @@ class Shape:
         """A part of a dim; the dim stays. ValueError for an unknown dim or an empty part."""
         self._known(label)
         if not hasattr(slice, "indices"):
-            raise TypeError(f"select: {slice!r} is no slice; use at() for one coordinate")
+            raise TypeError(f"select: {slice!r} is not a slice; use at() for one coordinate")
         return Shape.of_region(self._region.slice(**{label: slice}))
 
     def _known(self, label: str) -> None:
@@ -81,7 +81,7 @@ class Shape:
         return self._region.ranks()
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Where a rank is, by label. ValueError if the shape doesn't have it."""
+        """The coordinates of a rank, by label. ValueError if the shape does not have it."""
         return dict(zip(self.labels, self.ndslice.coordinates(rank), strict=True))
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""ValueMesh: one value for each rank of a mesh, as a call answers. No I/O.
+"""ValueMesh: one value for each rank of a mesh, the result of a call. No I/O.
 
 Owns its values together with all views of it, through one `Runs`. Invariant: the ranks of
 ``_region`` are indices into ``_values``. ``_origin``, for front ends, says where the values came
@@ -26,15 +26,15 @@ _V = TypeVar("_V")
 _P = TypeVar("_P")
 
 _SHOWN = 16
-"""How many values, or runs of them, a repr shows."""
+"""How many values, or runs of them, a repr contains."""
 
 
 class ValueMesh(MeshTrait, Generic[_R]):
     """A value for each rank of a shape, in rank order; sliced, split and flattened like any mesh.
 
-    Immutable, picklable, and readable from any thread. Compared by identity: what it holds need not
-    be comparable. Values of neighbours that are equal builtins, or the same object, are kept once.
-    ValueError if there is not one value for every rank.
+    Immutable, picklable, and readable from any thread. Compared by identity, since its values need
+    not be comparable. Neighbouring values that are equal builtins, or the same object, are stored
+    once. ValueError if there is not one value for every rank.
     """
 
     __slots__ = ("__weakref__", "_origin", "_region", "_values")
@@ -62,13 +62,13 @@ class ValueMesh(MeshTrait, Generic[_R]):
         decode: Callable[[_P], _V],
         spawned: Extent | None = None,
     ) -> ValueMesh[_V]:
-        """Values as they came over the wire, one payload for each rank, in rank order.
+        """Values in encoded form, one payload for each rank, in rank order.
 
         ``decode`` makes a value of a payload. It runs in the thread that first reads the value, at
         most once for neighbours with equal payloads (bytes-like, or short tuples of them); views
-        share the result. What it raises goes to the reader, and the next read tries again. Nothing
-        is decoded here. ValueError as for the constructor. ``spawned``: the extent of the mesh
-        whose ranks the region has.
+        share the result. If it raises, the reader gets the error, and the next read tries again.
+        Nothing is decoded here. ValueError as for the constructor. ``spawned``: the extent of the
+        mesh whose ranks the region has.
         """
         made: ValueMesh[_V] = ValueMesh(shape, Runs.of_encoded(payloads, decode))
         if spawned is not None and isinstance(shape, Region):
@@ -79,7 +79,7 @@ class ValueMesh(MeshTrait, Generic[_R]):
     def from_indexed(
         shape: Shape | Region | Extent, pairs: Iterable[tuple[int, _V]]
     ) -> ValueMesh[_V]:
-        """From (position, value) pairs in any order; of two for one position the last counts.
+        """From (position, value) pairs in any order; the last value for a position counts.
 
         IndexError for a position that is not in the shape, ValueError if one has no value.
         """
@@ -148,7 +148,7 @@ class ValueMesh(MeshTrait, Generic[_R]):
     def get(self, i: int) -> _R:
         """The value at a position in rank order.
 
-        ValueError if there is no such position (as in Monarch; IndexError is what `item` raises).
+        ValueError if there is no such position, as in Monarch; `item` raises IndexError.
         """
         position = as_int(i)
         if not 0 <= position < len(self._region):
@@ -163,7 +163,7 @@ class ValueMesh(MeshTrait, Generic[_R]):
             return iter(self._values)
         return map(self._values.__getitem__, ranks)
 
-    # A pickle holds what this view shows, decoded: it must make sense where `decode` does not.
+    # A pickle contains the values of this view, decoded: other processes may be unable to decode.
 
     def __reduce__(self) -> tuple[object, ...]:
         extent = self._region.extent
@@ -175,7 +175,7 @@ class ValueMesh(MeshTrait, Generic[_R]):
         return _restore, (extent, counted, (here, spawned))
 
     def __repr__(self) -> str:
-        """Bounded: decodes and shows the first values only, neighbours that are alike together."""
+        """Bounded: decodes and shows only the first values, with equal neighbours combined."""
         count = len(self._region)
         shown: list[str] = []
         if count <= _SHOWN:
@@ -209,7 +209,7 @@ class _Short(Repr):
         self.maxlevel = 3
 
     def repr_int(self, x: int, level: int) -> str:
-        # Python refuses to write very long ints in decimal, and takes long for long ones.
+        # Python refuses to print very long ints in decimal, and is slow for long ones.
         return repr(x) if x.bit_length() <= 256 else f"<int of {x.bit_length()} bits>"
 
     def repr_bytes(self, x: bytes, level: int) -> str:

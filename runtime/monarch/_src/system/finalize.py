@@ -1,13 +1,13 @@
-"""Something to be done when nothing refers to an object any more, and not a moment earlier.
+"""Finalizers that run only when no reference to an object is left, not even from garbage.
 
-Runs in: any process, on whichever thread lets go last. Invariant: as long as anything refers to a
-token, garbage too, what it is for stands.
+Runs in: any process, on the thread that drops the last reference. Invariant: the finalizer of a
+token does not run while any object, even garbage, refers to the token.
 
-A finalizer (`__del__`) does not have that: in a cycle of garbage the collector calls all of them,
-in any order, before it takes anything apart. One that unmaps memory then pulls it away under others
-that still look at it. Here the end of an object counts that the collector does not look into, which
-comes when the last of the cycle goes. Instances of classes are no such objects; code objects are,
-and can be referred to weakly.
+`__del__` does not guarantee that: in a cycle of garbage the collector calls all finalizers, in any
+order, before it takes the cycle apart. If one of them unmaps memory, others may still use it. Here
+the token is an object that the garbage collector does not traverse, so that its end comes with the
+last object of the cycle. Instances of classes are not such objects; code objects are, and allow
+weak references.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _to_do: dict[int, tuple[weakref.ref[Any], Callable[[], None]]] = {}
 
 
 def on_last_reference_dropped(do: Callable[[], None]) -> object:
-    """A token; `do` is called when nothing refers to that any more, also in a fork.
+    """A token; `do` is called when no reference to it is left, also in a fork.
 
-    What `do` refers to lives as long, so that must not be what refers to the token.
+    `do` must not refer to an object that refers to the token, or neither ever ends.
     """
     token = _BLANK.replace()
     reference = weakref.ref(token, _gone)

@@ -1,6 +1,6 @@
-"""What this host has to bind processes to: cpus, memory nodes, NVIDIA devices.
+"""The resources of this host for binding processes: cpus, memory nodes, NVIDIA devices.
 
-Runs in: any process. Reads a few small files and starts nothing.
+Runs in: any process. Reads a few small files and starts no program.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _PART = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?")
 
 
 def parse_cpu_list(text: str) -> list[int]:
-    """`"0-3,8"` as `[0, 1, 2, 3, 8]`: sorted, each once.
+    """Parse a list: `"0-3,8"` becomes `[0, 1, 2, 3, 8]`, sorted and without repetition.
 
     Raises:
-        ValueError: it is no such list; the text says where.
+        ValueError: the text is malformed; the error names the part.
     """
     found: set[int] = set()
     for part in text.split(","):
@@ -35,7 +35,7 @@ def parse_cpu_list(text: str) -> list[int]:
 
 
 def list_text(numbers: list[int]) -> str:
-    """`[0, 1, 2, 3, 8]` as `0-3,8`: what `parse_cpu_list` reads."""
+    """The inverse of `parse_cpu_list`: `[0, 1, 2, 3, 8]` becomes `0-3,8`."""
     runs: list[tuple[int, int]] = []
     for number in sorted(set(numbers)):
         if runs and runs[-1][1] == number - 1:
@@ -51,12 +51,12 @@ def online_cpus() -> list[int]:
 
 
 def online_nodes() -> list[int] | None:
-    """The numbers of its memory nodes; None where the system does not say."""
+    """The numbers of the memory nodes; None if the system does not report them."""
     return _online("/sys/devices/system/node/online")
 
 
 def nvidia_devices(folder: str = "/dev") -> int:
-    """How many NVIDIA devices this host, or this container of it, has."""
+    """How many NVIDIA devices this host, or the container, has."""
     try:
         names = os.listdir(folder)
     except OSError:

@@ -1,11 +1,11 @@
-"""Whether the kernel has killed a process for want of memory, as far as that can be known.
+"""Finds out whether the kernel has killed a process for lack of memory.
 
-Runs in: the host agent. The kernel tells nobody whom it killed: it counts, in the control group of
-the one it killed (v2: `memory.events.local`, v1: `memory.oom_control`), also if the whole host was
-short of memory; and for the whole host (`/proc/vmstat`), which is looked at only for who is in no
-group. So the counts are read as a process says hello and again when SIGKILL has ended one. A count
-that rose while no other process could have been meant is a proof; in a group that others share it
-is evidence, and is told as that. Each kill explains one death.
+Runs in: the host agent. The kernel does not report the victim. It only counts kills: in the control
+group of the victim (v2: `memory.events.local`, v1: `memory.oom_control`), even if the whole host
+was short of memory; and for the whole host (`/proc/vmstat`), which is used only for processes
+without a group. So the agent reads the counts when a process says hello, and again when SIGKILL has
+ended one. If a count has risen and no other process could be the victim, that is proof; in a shared
+group it is evidence, and reported as such. Each kill explains one death.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Group:
         self._v2 = v2
 
     def kills(self) -> int | None:
-        """How many processes of it were killed for memory; None where that is not told."""
+        """How many processes of the group were killed for memory; None if that is unknown."""
         return _entry(self._folder / (_V2 if self._v2 else _V1))
 
     def limit(self) -> int | None:
-        """How many bytes it may hold: the least of its own and its ancestors' limits."""
+        """Its limit in bytes: the least of its own and its ancestors' limits."""
         name = "memory.max" if self._v2 else "memory.limit_in_bytes"
         limits: list[int] = []
         for folder in (self._folder, *self._folder.parents):
@@ -48,7 +48,7 @@ class Group:
 
 
 class KillsForMemory:
-    """The counts as last seen, of the host and of the groups of all procs."""
+    """The last counts of the host and of the groups of all procs."""
 
     def __init__(self, groups: Path = _GROUPS, kills_of_host: Path = _VMSTAT) -> None:
         self._root = groups
@@ -59,29 +59,29 @@ class KillsForMemory:
         self._of: dict[str, Group] = {}  # by node
         self._looked_at = -LOOK_EVERY_S
 
-    def met(self, node: str, pid: int, *, forked: bool) -> None:
-        """A proc has begun. `forked`: it was not executed, and so is in the group of the agent."""
+    def proc_started(self, node: str, pid: int, *, forked: bool) -> None:
+        """A proc has started. `forked`: it shares the group of the agent."""
         group = self._own if forked else self._group(_membership(pid))
         if group is not None:
             self._of[node] = group
             if group.path not in self._seen:
                 self._look(group.path, group.kills())
         now = time.monotonic()
-        if now - self._looked_at >= LOOK_EVERY_S:  # what others died of before explains nothing
+        if now - self._looked_at >= LOOK_EVERY_S:  # earlier kills must not explain later deaths
             self._looked_at = now
             self._look("", _entry(self._host))
             if self._own is not None:
                 self._look(self._own.path, self._own.kills())
 
     def forget(self, node: str) -> None:
-        """A proc is gone."""
+        """A proc has ended."""
         group = self._of.pop(node, None)
         own = "" if self._own is None else self._own.path
         if group is not None and group.path not in (own, *(g.path for g in self._of.values())):
             self._seen.pop(group.path, None)
 
     def explain(self, node: str, peak_bytes: int) -> OutOfMemory | None:
-        """A proc was ended by SIGKILL; how that was for want of memory, or None."""
+        """The lack of memory because of which SIGKILL ended a proc; None if there was none."""
         group = self._of.get(node)
         held = peak_bytes or None
         if group is None:
@@ -114,7 +114,7 @@ def _membership(pid: int) -> str:
 
 
 def group_of(membership: str, groups: Path = _GROUPS) -> Group | None:
-    """The memory control group in a `/proc/PID/cgroup`; None where there is none to be seen."""
+    """The memory control group in the text of `/proc/PID/cgroup`; None if it is not visible."""
     for line in membership.splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -122,7 +122,7 @@ def group_of(membership: str, groups: Path = _GROUPS) -> Group | None:
         if not v2 and "memory" not in controllers.split(","):
             continue
         top = groups if v2 else groups / "memory"
-        # A container may see only its own group, mounted at the top, under the path of the host.
+        # A container may see only its own group, mounted at the top, with the host's path.
         for folder in (top / path.lstrip("/"), top):
             if (folder / (_V2 if v2 else _V1)).exists():
                 return Group(path, folder, v2=v2)

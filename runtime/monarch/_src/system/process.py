@@ -1,6 +1,6 @@
-"""What we ask of the operating system beyond `os`, with what to do where it has not got it.
+"""Facilities of the operating system beyond `os`, with fallbacks where they are missing.
 
-Runs in: any process. Imported by the zygote before it forks, since `ctypes` is slow to load.
+Runs in: any process. Imported by the zygote before it forks, since importing `ctypes` is slow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _IOLBF = 1
 _PR_SET_PTRACER = 0x59616D61  # "Yama"
-# In the environment of an agent, of procs, and of what these start: the directory of the session.
+# In the environment of an agent, of procs, and of their children: the directory of the session.
 CHILD_VARIABLE = "MONARCH_CHILD"
 TERMINATED = 128 + signal.SIGTERM  # the status of an agent that was told to end by that signal
 _HAS_YAMA = os.path.exists("/proc/sys/kernel/yama")
@@ -25,8 +25,8 @@ _libc: ctypes.CDLL | None = ctypes.CDLL(None, use_errno=True) if sys.platform ==
 def die_with_parent(parent: int) -> None:
     """Ask the kernel to SIGKILL this process when its parent ends (Linux).
 
-    The parent may have ended before we asked: then we end now. Elsewhere the parent's end shows as
-    end-of-file on an inherited pipe (see `zygote`).
+    If the parent has ended already, this process ends now. On other systems the end of the parent
+    shows as end-of-file on an inherited pipe (see `zygote`).
     """
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
@@ -37,39 +37,39 @@ def die_with_parent(parent: int) -> None:
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose parent ends (Linux), in place of `init`.
 
-    Where all of a tree do so, what one of them has started is found when that one has ended, also
-    in a session of its own.
+    If all processes of a tree do so, the children of an ended process can still be found, even in
+    sessions of their own.
     """
     if _libc is not None:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def may_be_looked_into_by(process: int) -> None:
-    """Let that process and what it starts read this one's stacks (Linux, where Yama forbids it).
+def allow_stack_reads_by(process: int) -> None:
+    """Let that process and its children read this one's stacks (Linux, if Yama forbids it).
 
-    Yama lets only parents look; py-spy is started by the host agent, two steps above us.
+    Yama permits only ancestors; py-spy is a child of the host agent, which is two levels above.
     """
     if _libc is not None and _HAS_YAMA:
         _libc.prctl(_PR_SET_PTRACER, process, 0, 0, 0)
 
 
 def undebugged(command: list[str]) -> list[str]:
-    """A Python program of ours as it is to be executed, where a debugger follows child processes.
+    """A command of ours for execution in a process under a debugger that follows children.
 
-    pydevd (debugpy, PyCharm) puts itself into every command that begins with a Python, and has that
-    process wait for a front end. JupyterLab's attaches to none, so it would wait for ever.
+    pydevd (debugpy, PyCharm) inserts itself into every command that begins with a Python, and has
+    that process wait for a front end. JupyterLab's never attaches, so it would wait for ever.
     """
     return ["/usr/bin/env", *command] if "pydevd" in sys.modules else command
 
 
 def line_buffer_c_stdout() -> None:
-    """Have C's stdout written line by line, as on a terminal; in a pipe it would wait for pages."""
+    """Make C's stdout line-buffered, as on a terminal; in a pipe it would collect whole pages."""
     if _c_stdout is not None and _libc is not None:
         _libc.setvbuf(_c_stdout, None, _IOLBF, 0)
 
 
 def flush_c_stdout() -> None:
-    """Have written what C's stdout holds: a line that was begun."""
+    """Write the buffered part of C's stdout, an incomplete line."""
     if _c_stdout is not None and _libc is not None:
         _libc.fflush(_c_stdout)
 
@@ -80,14 +80,14 @@ def _find_c_stdout() -> ctypes.c_void_p | None:
     try:
         return ctypes.c_void_p.in_dll(_libc, "stdout")
     except ValueError:
-        return None  # a C library that has it by another name
+        return None  # the C library has another name for it
 
 
 _c_stdout = _find_c_stdout()
 
 
 def pidfd(pid: int) -> int | None:
-    """A descriptor that becomes readable when that process ends; None where there is none."""
+    """A descriptor that becomes readable when that process ends; None if that is impossible."""
     opener = getattr(os, "pidfd_open", None)
     if opener is None:
         return None
@@ -98,7 +98,7 @@ def pidfd(pid: int) -> int | None:
 
 
 def raise_fd_limit() -> int:
-    """Raise this process's soft limit of open files to the hard one; returns what it is now."""
+    """Raise this process's soft limit of open files to the hard one; returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else 1 << 20
     if soft < wanted:
@@ -106,33 +106,33 @@ def raise_fd_limit() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
         except (ValueError, OSError):
-            pass  # some systems cap it below what they call the hard limit
+            pass  # some systems have a cap below the reported hard limit
     return soft
 
 
 def free_descriptors() -> int:
     """How many descriptors this process may still open.
 
-    From Linux 6.2 on the kernel tells at once; else it takes 1 ms a thousand open ones.
+    Linux has the count from 6.2 on; otherwise this takes 1 ms for every thousand open ones.
     """
     listing = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
     told = os.stat(listing).st_size if sys.platform == "linux" else 0
-    used = told or len(os.listdir(listing)) - 1  # the listing has a descriptor itself
+    used = told or len(os.listdir(listing)) - 1  # listing the directory opens a descriptor
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - used
 
 
 def read_entry(path: str) -> str:
-    """What the kernel tells there, in /proc or /sys; half as long as by way of a text file.
+    """The contents of an entry in /proc or /sys; takes half the time of a text file.
 
     Raises:
-        OSError: there is no such entry, or none any more.
+        OSError: there is no such entry, or it has gone.
     """
     with open(path, "rb", buffering=0) as entry:
         return entry.read().decode(errors="replace")
 
 
 def rss_bytes(pid: int) -> int:
-    """Resident memory of a process in bytes; 0 where it cannot be told."""
+    """Resident memory of a process in bytes; 0 if it is unknown."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as statm:
             return int(statm.read().split()[1]) * resource.getpagesize()
@@ -141,13 +141,13 @@ def rss_bytes(pid: int) -> int:
 
 
 def memory_limit() -> int | None:
-    """How much memory this process may have by its resource limits, in bytes; None: no limit."""
+    """The limit of this process's memory by its resource limits, in bytes; None: no limit."""
     limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
     return min((limit for limit in limits if limit != resource.RLIM_INFINITY), default=None)
 
 
 def peak_bytes(usage: resource.struct_rusage) -> int:
-    """The most that a process held resident, in bytes."""
+    """The peak resident memory of a process, in bytes."""
     return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 

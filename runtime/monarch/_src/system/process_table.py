@@ -1,6 +1,6 @@
-"""The process table of this machine: who exists, since when, whose child, in which group.
+"""The process table of this machine: pids, start times, parents and groups.
 
-Runs in: any process. Reads /proc, or asks `ps` where there is none.
+Runs in: any process. Reads /proc, or runs `ps` if there is none.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ DEAD_STATES = ("Z", "X")
 
 
 class Entry(msgspec.Struct, frozen=True, eq=False):
-    """One process. `began` tells two lives of one pid apart, and means nothing else.
+    """One process. `began` is its start time, which only serves to recognise a reused pid.
 
-    Two looks at one process are equal, whatever it did in between.
+    Entries of the same process are equal, even if its state has changed.
     """
 
     pid: int
     parent: int
     group: int
-    state: str  # one letter: T is stopped by a signal, Z dead and not waited for
+    state: str  # one letter: T is stopped by a signal, Z is dead but not reaped
     began: str
 
     def __eq__(self, other: object) -> bool:
@@ -44,7 +44,7 @@ class Entry(msgspec.Struct, frozen=True, eq=False):
 
 
 def entry(pid: int) -> Entry | None:
-    """That process, or None if there is none (any more)."""
+    """The entry of that process; None if there is none."""
     if _HAS_PROC:
         try:
             return _parse_stat(read_entry(f"{_PROC}/{pid}/stat"))
@@ -54,22 +54,22 @@ def entry(pid: int) -> Entry | None:
 
 
 def began_of(pid: int) -> str:
-    """The start time of that process, which tells it from others of the same pid; empty if none."""
+    """The start time of that process, which distinguishes it from others with its pid; or ""."""
     found = entry(pid)
     return "" if found is None else found.began
 
 
 def children() -> set[int]:
-    """The children of this process, which has one thread; ended ones that wait for it too."""
+    """The children of this process, including unreaped ones. It must have only one thread."""
     own = os.getpid()
     try:
         return {int(pid) for pid in read_entry(f"/proc/{own}/task/{own}/children").split()}
-    except OSError:  # a kernel, or a system, without such a list
+    except OSError:  # a kernel, or another system, without such a list
         return {one.pid for one in entries() if one.parent == own}
 
 
 def entries() -> list[Entry]:
-    """Every process that can be seen."""
+    """Every visible process."""
     if not _HAS_PROC:
         return _parse_ps(_ps("-A"))
     found = (entry(int(name)) for name in os.listdir(_PROC) if name.isdigit())
@@ -92,24 +92,24 @@ def descendants(pid: int, table: Iterable[Entry] | None = None) -> list[Entry]:
 
 
 def lives(known: Entry) -> bool:
-    """Whether that very process is still there; a dead one that nobody has waited for is not."""
+    """Whether that very process is alive; an unreaped one is not."""
     now = entry(known.pid)
     return now is not None and now.began == known.began and now.state not in DEAD_STATES
 
 
 def wait_ended(known: Sequence[Entry], timeout_s: float) -> list[Entry]:
-    """Wait until all of these have ended; those that have not in `timeout_s` seconds."""
+    """Wait until all of these have ended; returns those that have not after `timeout_s` seconds."""
     deadline = time.monotonic() + timeout_s
     for one in known:
         fd = pidfd(one.pid)
-        if fd is None:  # it has ended, or this system does not tell
+        if fd is None:  # it has ended, or this system has no pidfd
             while lives(one) and time.monotonic() < deadline:
                 time.sleep(LOOK_S)
             continue
         poller = select.poll()
         poller.register(fd, select.POLLIN)
         try:
-            if lives(one):  # and so the descriptor is of it, not of one that has its number now
+            if lives(one):  # then the descriptor belongs to it, not to another with its pid
                 poller.poll(max(0.0, deadline - time.monotonic()) * 1e3)
         finally:
             os.close(fd)
@@ -117,7 +117,7 @@ def wait_ended(known: Sequence[Entry], timeout_s: float) -> list[Entry]:
 
 
 def command_of(pid: int) -> str:
-    """How that process was started, in one line; empty where it cannot be told."""
+    """The command line of that process; empty if it is unknown."""
     try:
         if _HAS_PROC:
             raw = (_PROC / str(pid) / "cmdline").read_bytes()
@@ -129,7 +129,7 @@ def command_of(pid: int) -> str:
 
 
 def _parse_stat(text: str) -> Entry:
-    # The name stands in parentheses and may hold anything, parentheses too.
+    # The name is in parentheses, and may contain parentheses itself.
     pid = int(text[: text.index(" ")])
     rest = text[text.rindex(")") + 2 :].split()
     return Entry(pid, int(rest[1]), int(rest[2]), rest[0], rest[19])

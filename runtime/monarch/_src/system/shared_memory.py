@@ -1,7 +1,7 @@
-"""What the data plane asks of the kernel beyond `os`: another process's memory, mappings, locks.
+"""Facilities of the kernel for the data plane: memory of other processes, mappings, locks.
 
-Runs in: any process. Every call here releases the interpreter's lock. Linux; elsewhere `PRESENT` is
-False and none of it may be called.
+Runs in: any process. Every call here releases the GIL. Linux only; elsewhere `PRESENT` is False and
+nothing here may be called.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 PRESENT = sys.platform == "linux"
-MOST_VECTORS = 512  # a kernel takes 1,024
+MOST_VECTORS = 512  # the kernel's limit is 1,024
 _WRITTEN_AT_ONCE = 1 << 24
 Vector = tuple[int, int, int]  # remote address, local address, bytes
 
@@ -54,7 +54,7 @@ class _IoVec(ctypes.Structure):
 
 
 def copy(local_to: int, local_from: int, size: int) -> None:
-    """Copy inside this process."""
+    """Copy within this process."""
     ctypes.memmove(local_to, local_from, size)
 
 
@@ -63,10 +63,11 @@ _fence.acquire()
 
 
 def fence() -> None:
-    """What this thread has read or written before is done before what it does after.
+    """Order memory: reads and writes of this thread before the call precede those after it.
 
-    A processor other than x86 may otherwise change their order, as others see it. A lock is let go
-    and taken: nothing moves down past the first or up past the second, nor they past each other.
+    Processors other than x86 may otherwise reorder them, as seen by others. The call releases and
+    acquires a lock: nothing moves down past the first or up past the second, nor they past each
+    other.
     """
     with _fencing:
         _fence.release()
@@ -74,11 +75,11 @@ def fence() -> None:
 
 
 def copy_from(pid: int, vectors: Sequence[Vector]) -> int:
-    """Copy out of another process's memory; returns how many bytes came, which may be fewer.
+    """Copy from another process's memory; returns the number of bytes, which may be smaller.
 
     Raises:
-        OSError: ESRCH there is no such process, EPERM it may not be read, EFAULT not even the first
-            byte could be.
+        OSError: ESRCH: there is no such process; EPERM: it may not be read; EFAULT: not even the
+            first byte could be read.
     """
     return _vm(_libc.process_vm_readv, pid, vectors)
 
@@ -102,13 +103,13 @@ def _vm(call: Any, pid: int, vectors: Sequence[Vector]) -> int:
 
 
 def let_others_trace() -> None:
-    """Where Yama allows only descendants to look into a process, allow others of this user too."""
+    """If Yama allows only descendants to access a process, allow others of this user too."""
     if yama_scope() == 1:
         _libc.prctl(_PR_SET_PTRACER, ctypes.c_long(-1), 0, 0, 0)
 
 
 def yama_scope() -> int:
-    """How far Yama restricts looking into other processes; 0 where there is no Yama."""
+    """How far Yama restricts access to other processes; 0 without Yama."""
     try:
         return int(_YAMA.read_text())
     except (OSError, ValueError):
@@ -117,7 +118,7 @@ def yama_scope() -> int:
 
 @cache
 def this_host() -> str:
-    """What two processes have in common when they run under one kernel."""
+    """A text that two processes share if and only if they run under one kernel."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -129,12 +130,12 @@ def this_host() -> str:
 
 
 def map_shared(fd: int, size: int, *, writable: bool) -> int:
-    """Map a file that cannot shrink; its address. The descriptor may be closed then."""
+    """Map a file that cannot shrink; returns the address. The descriptor may be closed after."""
     return _map(fd, size, _PROT_READ | (_PROT_WRITE if writable else 0), _MAP_SHARED)
 
 
 def map_private(fd: int, size: int) -> int:
-    """The same, to be written to without anybody else seeing that."""
+    """Map it copy-on-write: other processes do not see writes to this mapping."""
     return _map(fd, size, _PROT_READ | _PROT_WRITE, _MAP_PRIVATE)
 
 
@@ -147,17 +148,17 @@ def _map(fd: int, size: int, protection: int, flags: int) -> int:
 
 
 def keep_from_forks(address: int, size: int) -> None:
-    """A fork of this process is not to have that mapping."""
+    """Exclude a mapping from forks of this process."""
     _libc.madvise(address, size, _MADV_DONTFORK)
 
 
 def populate(address: int, size: int) -> None:
-    """Enter the pages of a mapping that will be written to at once, where the kernel can."""
+    """Populate the pages of a mapping that will be written to next, if the kernel supports it."""
     _libc.madvise(address, size, _MADV_POPULATE_WRITE)
 
 
 def write_at(fd: int, source: int, size: int, offset: int) -> None:
-    """Write memory to a file; where there is no room for it, that is an error and no SIGBUS."""
+    """Write memory to a file. A lack of memory raises OSError; in a mapping it would be SIGBUS."""
     while size:
         done = _libc.pwrite(fd, source, min(size, _WRITTEN_AT_ONCE), offset)
         if done <= 0:
@@ -167,17 +168,17 @@ def write_at(fd: int, source: int, size: int, offset: int) -> None:
 
 
 def unmap(address: int, size: int) -> None:
-    """Take a mapping away."""
+    """Remove a mapping."""
     _libc.munmap(address, size)
 
 
 def free_pages(fd: int, size: int) -> None:
-    """Give the memory of a file back, though others may have it mapped: they see zeros then."""
+    """Free the memory of a file. Processes that have it mapped see zeros from then on."""
     _libc.fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, 0, size)
 
 
 def sealed_file(name: str, size: int) -> int:
-    """A nameless file in memory whose size is final; it goes with the last who has it open."""
+    """An anonymous file in memory of a fixed size; freed when the last process closes it."""
     fd = os.memfd_create(f"monarch-{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, size)
@@ -199,26 +200,26 @@ def is_sealed(fd: int, size: int) -> bool:
 
 
 def open_of(pid: int, fd: int, *, writable: bool) -> int:
-    """Another process's file, opened here once more."""
+    """Open the file behind another process's descriptor."""
     mode = os.O_RDWR if writable else os.O_RDONLY
     return os.open(f"/proc/{pid}/fd/{fd}", mode | os.O_CLOEXEC)
 
 
-# --- locks on a range of a file, which the kernel takes back when their holder dies --------------
+# --- locks on a range of a file, which the kernel releases when their holder dies ----------------
 
 _FLOCK = struct.Struct("@hhqqi4x")
 
 
 def lock_shared(fd: int, start: int, length: int) -> None:
-    """Wait until nobody holds the range alone, and hold it with others."""
+    """Wait until no process holds the range exclusively, and take a shared lock."""
     fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, _FLOCK.pack(fcntl.F_RDLCK, 0, start, length, 0))
 
 
 def lock_alone(fd: int, start: int, length: int) -> None:
-    """Wait until nobody else holds the range, and hold it."""
+    """Wait until no other process holds the range, and take an exclusive lock."""
     fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, _FLOCK.pack(fcntl.F_WRLCK, 0, start, length, 0))
 
 
 def unlock(fd: int, start: int, length: int) -> None:
-    """Hold the range no more."""
+    """Release the lock on the range."""
     fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, 0, start, length, 0))

@@ -1,4 +1,4 @@
-"""What actors are at a moment, as it travels. No I/O.
+"""Snapshots of live actors, as messages carry them. No I/O.
 
 The answer to `ReadActors` is a Reply whose payload is an `ActorsSeen` in MessagePack.
 """
@@ -12,8 +12,8 @@ from monarch._src.wire.msgpack_text import pack, unpacker
 class SeenActor(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One actor. `class_name` is qualified by its module; `attributes` are names with texts.
 
-    `running`: the endpoints that are under way, oldest first; `queued`: calls that have come and
-    not begun; `more`: attributes that are not told. `ended`: it has failed, or was stopped.
+    `running`: its running endpoints, oldest first; `queued`: the number of calls that have not
+    begun; `more`: the number of attributes left out. `ended`: it has failed, or was stopped.
     """
 
     name: str
@@ -35,14 +35,14 @@ _unpack = unpacker(ActorsSeen)
 
 
 def packed(seen: ActorsSeen) -> Payload:
-    """As the payload of a Reply."""
+    """The payload of a Reply."""
     return Payload(pack(seen))
 
 
 def unpacked(payload: Payload) -> ActorsSeen:
-    """What `packed` was given.
+    """The snapshot in a payload.
 
     Raises:
-        UNREADABLE (`wire.msgpack_text`): it is something else.
+        UNREADABLE (`wire.msgpack_text`): the payload is something else.
     """
     return _unpack(payload.body)

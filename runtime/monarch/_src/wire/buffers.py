@@ -1,4 +1,4 @@
-"""Bytes in pieces that nobody can change: written, sent without a copy, read. No I/O."""
+"""Immutable bytes in pieces: written, sent without a copy, read. No I/O."""
 
 from __future__ import annotations
 
@@ -10,28 +10,27 @@ from typing import Any, TypeAlias
 from monarch._src.config import settings
 from monarch._src.wire.memory_copies import bytes_from, copied
 
-ReadableBuffer: TypeAlias = "bytes | bytearray | memoryview | Any"  # anything with memory to show
+ReadableBuffer: TypeAlias = "bytes | bytearray | memoryview | Any"  # any object with a buffer
 _SEARCHED = 1 << 12
 
 
 class Buffer:
-    """Collects bytes to be sent; `freeze()` makes of them what can be read.
+    """Collects bytes to be sent; `freeze()` makes them readable.
 
-    What is written is what the data was at that moment: a `bytes` of at least
-    `small_write_threshold` (256) bytes is kept as it is, without a copy, and so is a view of one;
-    smaller data, and memory that can be changed, is copied by `write`, once. So a `bytearray` or an
-    array may be used again as soon as `write` has returned.
+    `write` takes the data as they are at that moment. A `bytes` of at least `small_write_threshold`
+    (256) bytes, or a view of one, is kept without a copy; smaller data and mutable memory are
+    copied once. So a `bytearray` or an array may be reused as soon as `write` has returned.
 
-    Can be an argument or be returned, and arrives as a Buffer with the same bytes, to which more
-    can be written. Pieces of 132 KiB and more are sent without another copy. Not for several
-    threads at once.
+    It can be an argument or a result, and arrives as a Buffer with the same bytes, to which more
+    can be written. Pieces of 132 KiB and more are sent without another copy. Only one thread at a
+    time may use it.
     """
 
     __slots__ = ("_length", "_pending", "_pieces", "_threshold")
 
     def __init__(self) -> None:
         self._pieces: list[memoryview] = []
-        self._pending = bytearray()  # small writes, behind the pieces
+        self._pending = bytearray()  # small writes, which follow the pieces
         self._length = 0
         self._threshold = settings().small_write_threshold
 
@@ -39,7 +38,7 @@ class Buffer:
         """Append data; returns its size in bytes.
 
         Raises:
-            TypeError: it is no buffer; text has to be encoded first.
+            TypeError: the data is not a buffer; text has to be encoded first.
         """
         try:
             view = memoryview(data)
@@ -58,7 +57,7 @@ class Buffer:
         return size
 
     def freeze(self) -> FrozenBuffer:
-        """Everything written so far, to be read; this buffer is empty afterwards."""
+        """All bytes written so far, for reading; this buffer is empty afterwards."""
         self._end_piece()
         pieces, self._pieces, self._length = self._pieces, [], 0
         return FrozenBuffer(pieces)
@@ -84,28 +83,29 @@ class Buffer:
 
 
 class FrozenBuffer:
-    """Bytes that nobody can change, in one piece or several; made by `Buffer.freeze()`.
+    """Immutable bytes, in one piece or several; made by `Buffer.freeze()`.
 
-    Read from the front as a file is: what has been read is gone, and `len` is what is left. What
-    does not read shows what is left and leaves it: `bytes(frozen)`, `getbuffer()`, and iteration,
-    which yields the pieces as read-only views. From Python 3.12 it is a buffer itself
-    (`memoryview(frozen)`).
+    It is read from the front like a file: bytes that were read are gone, and `len` is the number of
+    bytes left. `bytes(frozen)`, `getbuffer()` and iteration return the bytes that are left without
+    consuming them; iteration yields the pieces as read-only views. From Python 3.12 it is a buffer
+    itself (`memoryview(frozen)`).
 
-    Can be an argument or be returned. Pieces of 132 KiB and more are sent without a copy and arrive
-    as views of what came, without being joined. Not for several threads at once.
+    It can be an argument or a result. Pieces of 132 KiB and more are sent without a copy, and
+    arrive as views of the received memory, without being joined. Only one thread at a time may use
+    it.
     """
 
     __slots__ = ("_left", "_pieces")
 
     def __init__(self, pieces: Iterable[memoryview] = ()) -> None:
-        """`pieces`: flat read-only views, of memory that nobody changes any more."""
+        """`pieces`: flat read-only views of memory that does not change any more."""
         self._pieces = deque(pieces)
         self._left = sum(map(len, self._pieces))
 
     def read(self, size: int | None = -1, /) -> bytes:
         """The next `size` bytes, or fewer if fewer are left; all if it is negative or None.
 
-        What was written as one `bytes` and is read whole is that object, not a copy.
+        A `bytes` that was written in one piece and is read whole is the same object, not a copy.
         """
         taken = self._take(self._left if size is None or size < 0 else size)
         return whole(taken[0]) if len(taken) == 1 else b"".join(taken)
@@ -116,7 +116,7 @@ class FrozenBuffer:
         return self.read(self._through_newline(most))
 
     def readinto(self, target: Any, /) -> int:
-        """Read into writable memory until it is full or nothing is left; returns how many bytes."""
+        """Read into writable memory until it is full or nothing is left; returns the byte count."""
         room = memoryview(target).cast("B")
         at = 0
         for piece in self._take(len(room)):
@@ -125,7 +125,7 @@ class FrozenBuffer:
         return at
 
     def getbuffer(self) -> memoryview:
-        """A read-only view of all that is left; several pieces are joined first, once."""
+        """A read-only view of all bytes left; several pieces are joined first, once."""
         if len(self._pieces) > 1:
             self._pieces = deque([memoryview(b"".join(self._pieces))])
         return self._pieces[0] if self._pieces else memoryview(b"")
@@ -179,7 +179,7 @@ class FrozenBuffer:
 
 
 def _kept(view: memoryview) -> memoryview:
-    """What a view shows now, flat and never to be changed: copied if somebody could."""
+    """The present bytes of a view, flat and immutable: a copy if the memory is mutable."""
     if not view.c_contiguous:
         return memoryview(view.tobytes())
     is_flat = view.format == "B" and view.ndim == 1
@@ -203,7 +203,7 @@ def _written(*pieces: Any) -> Buffer:
 
 
 def whole(view: memoryview) -> bytes:
-    """The bytes that a view shows: the very object if it shows all of one, a copy if not."""
+    """The bytes of a view: the original object if the view shows all of it, otherwise a copy."""
     owner = view.obj
     while type(owner) is memoryview:
         owner = owner.obj

@@ -1,6 +1,6 @@
 """Messages of the Debug Adapter Protocol in a stream of bytes. No I/O.
 
-Each is a header that says how long it is, then JSON.
+Each is a header with its length, then JSON.
 """
 
 from __future__ import annotations
@@ -9,31 +9,31 @@ import json
 from typing import Any, TypeAlias, cast
 
 Message: TypeAlias = "dict[str, Any]"
-LARGEST = 1 << 28  # bytes of one message; what claims more is no such message
+LARGEST = 1 << 28  # bytes of one message
 
 
 class DapError(ValueError):
-    """What came is not of this protocol."""
+    """The bytes are not of this protocol."""
 
 
 def packed(message: Message) -> bytes:
-    """A message as it stands in the stream."""
+    """The bytes of a message in the stream."""
     body = json.dumps(message, separators=(",", ":")).encode()
     return b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
 class Unpacker:
-    """Makes messages of a stream, however it was cut."""
+    """Finds the messages in a stream, however it was cut."""
 
     def __init__(self, largest: int = LARGEST) -> None:
         self._data = bytearray()
         self._largest = largest
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages that are complete with this.
+        """The messages that these bytes complete.
 
         Raises:
-            DapError: it is no stream of messages.
+            DapError: the stream does not consist of messages.
         """
         self._data += data
         found: list[Message] = []
@@ -58,9 +58,9 @@ class Unpacker:
         try:
             message: Any = json.loads(body)
         except ValueError as error:
-            raise DapError(f"a message that is no JSON: {error}") from None
+            raise DapError(f"a message that is not JSON: {error}") from None
         if not isinstance(message, dict):
-            raise DapError("a message that is no object")
+            raise DapError("a message that is not an object")
         return cast(Message, message)
 
 

@@ -1,10 +1,10 @@
-"""Bytes sealed with a key that only two ends know, in records, in order. No I/O.
+"""Records of bytes, encrypted with a key that only two ends know. No I/O.
 
     u32 n, big endian, 1 to RECORD | n bytes, encrypted | tag, 16 bytes
 
-AES-256 in Galois/counter mode (NIST SP 800-38D), as `cryptography` has it of OpenSSL. The nonce of
-a record is how many went before it under the same key, which is therefore used for one direction of
-one connection. So a record that was changed, left out, said again or moved opens nowhere.
+AES-256 in Galois/counter mode (NIST SP 800-38D), by `cryptography` and OpenSSL. The nonce of a
+record is the number of records before it under the same key, so a key is used for only one
+direction of one connection. A record that was changed, dropped, repeated or moved is not accepted.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any
 from monarch._src.wire.frames import Buffer
 
 KEY_BYTES = 32
-RECORD = 3 << 18  # bytes in one at most: fewer cost 256 MiB between hosts up to 1.7 times as long
+RECORD = 3 << 18  # most bytes in one: with smaller ones, 256 MiB take up to 1.7 times as long
 HEAD = 4
 TAG = 16
 ROOM = HEAD + RECORD + TAG
 _word = struct.Struct(">I")
 _NONCE = 12
-_KEPT = 8  # rooms that are kept for the next large records
+_KEPT = 8  # buffers that are kept for further large records
 _rooms: list[bytearray] = []
 
 
 class SealError(ValueError):
-    """Bytes that whoever has the key did not write, or not here."""
+    """A record was not encrypted by the other end, or is not the next one."""
 
 
 class Sealer:
-    """One direction of one connection, at who writes."""
+    """Encrypts one direction of one connection."""
 
     __slots__ = ("_aead", "_count")
 
@@ -51,7 +51,7 @@ class Sealer:
 
 
 class Unsealer:
-    """The same direction, at who reads."""
+    """Decrypts one direction of one connection."""
 
     __slots__ = ("_aead", "_count")
 
@@ -60,18 +60,18 @@ class Unsealer:
         self._count = 0
 
     def unseal(self, record: memoryview) -> bytes:
-        """What is in the next record.
+        """The bytes in the next record.
 
         Raises:
-            SealError: it is not the next one that was sealed with this key.
+            SealError: it is not the next record that was encrypted with this key.
         """
         return self._open(self._aead.decrypt, record)
 
     def unseal_into(self, record: memoryview, into: memoryview) -> None:
-        """The same, put where there is room for just so many bytes.
+        """The same, written to memory of exactly that size.
 
         Raises:
-            SealError: it is not the next one; what is in `into` is not said.
+            SealError: it is not the next record; the contents of `into` are undefined then.
         """
         self._open(self._aead.decrypt_into, record, into)
 
@@ -81,11 +81,11 @@ class Unsealer:
         try:
             return opens(nonce, record[HEAD:], record[:HEAD], *into)
         except _invalid():
-            raise SealError("a record that was not sealed by the other end") from None
+            raise SealError("a record that the other end did not encrypt") from None
 
 
 def room_for_one() -> bytearray:
-    """ROOM bytes, most likely of who had them before; `give_back` them."""
+    """A buffer of ROOM bytes, reused if possible; `give_back` it."""
     try:
         return _rooms.pop()
     except IndexError:
@@ -93,25 +93,25 @@ def room_for_one() -> bytearray:
 
 
 def give_back(room: bytearray) -> None:
-    """Nobody looks at that any more."""
+    """Return a buffer that is no longer in use."""
     if len(_rooms) < _KEPT:
         _rooms.append(room)
 
 
 def sealed_size(record: Buffer) -> int:
-    """How many bytes are sealed in the record that begins there.
+    """The number of bytes in the record that begins there.
 
     Raises:
-        SealError: that is no head of a record.
+        SealError: this is not the head of a record.
     """
     (size,) = _word.unpack_from(record)
     if not 0 < size <= RECORD:
-        raise SealError(f"no record has {size} bytes")
+        raise SealError(f"a record cannot have {size} bytes")
     return size
 
 
 def _aead(key: bytes) -> Any:
-    # Loaded when the first connection is sealed: most processes have none.
+    # Imported with the first encrypted connection: most processes have none.
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     if len(key) != KEY_BYTES:

@@ -4,9 +4,9 @@
     frame 1.. out-of-band buffers of the body, in order (pickle protocol 5)
 
 A message is one frame, unless its large parts could not be put into a segment: then each of them is
-a further frame. The top bit of the version says that frame 1 is the body. The next bit says that
-the large parts lie in a segment: a u32 length and an `InSegment` (MessagePack) stand between head
-and body then. Large is what has `SEGMENT_FROM` bytes.
+a further frame. The top bit of the version means that frame 1 is the body. The next bit means that
+the large parts are in a segment: a u32 length and an `InSegment` (MessagePack) follow the head,
+then the body. A part is large from `SEGMENT_FROM` bytes on.
 A body and its buffers are flat: one dimension of single bytes, so that their length is their size.
 Malformed input raises `FrameError` and nothing else, whatever the bytes.
 """
@@ -34,15 +34,14 @@ _FLAGS = _BODY_APART | _IN_SEGMENT
 
 
 class FrameError(ValueError):
-    """Bytes that are no message of this protocol."""
+    """The bytes are not a message of this protocol."""
 
 
 class Payload(msgspec.Struct, gc=False):
     """Pickled user data: `body`, and the buffers that travel beside it without a copy.
 
-    `buffers` may be one `Apart` instead. `loose`: those of them, by place, whose memory somebody
-    may still change: it is copied (`settled`), or put into a segment, before the call that sends
-    returns.
+    `buffers` may be one `Apart` instead. `loose`: the indices of buffers whose memory may still
+    change: it is copied (`settled`), or put into a segment, before the sending call returns.
     """
 
     body: bytes | memoryview
@@ -51,15 +50,15 @@ class Payload(msgspec.Struct, gc=False):
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes of everything."""
+        """The size of everything in bytes."""
         if not self.buffers:
             return len(self.body)
         return len(self.body) + sum(map(len, self.buffers))
 
     def own(self) -> Payload:
-        """The same for a receiver in this process, who may change what it gets unseen by others.
+        """A payload for a receiver in this process: its changes are not seen by others.
 
-        What cannot be written to is shared: nobody changes it (see `wire.pickling.pickler`).
+        Memory that cannot be written to is shared (see `wire.pickling.pickler`).
         """
         if not self.buffers:
             return Payload(self.body)
@@ -70,7 +69,7 @@ class Payload(msgspec.Struct, gc=False):
         )
 
     def settled(self) -> Payload:
-        """The same, of memory that nobody changes any more."""
+        """The same, with copies of the memory that may still change."""
         if not self.loose:
             return self
         buffers = list(self.buffers)
@@ -80,16 +79,16 @@ class Payload(msgspec.Struct, gc=False):
 
     @property
     def is_large(self) -> bool:
-        """Whether any part of it is to be put into a segment."""
+        """Whether a part of it belongs into a segment."""
         return bool(self.buffers) or len(self.body) >= SEGMENT_FROM
 
     @property
     def wire_bytes(self) -> int:
-        """Bytes that go over a socket with it."""
+        """Bytes that a socket carries for it."""
         return len(self.body) if apart_of(self) is not None else self.nbytes
 
     def drop(self) -> None:
-        """It has been read: whoever still holds it holds no memory. Only for its one receiver."""
+        """Free the memory after reading. Only for a payload with one receiver."""
         self.body, self.buffers = b"", ()
 
 
@@ -100,41 +99,41 @@ class Placed(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Bytes of all of them."""
+        """The bytes of all parts."""
 
     @abstractmethod
     def lend(self, node: str, message: Message) -> InSegment | None:
-        """Whoever gets the message that is sent to that node may use it; None: they cannot."""
+        """Lend the parts to all receivers of a message to that node; None: they cannot map it."""
 
     @abstractmethod
     def unsent(self, lent: InSegment, node: str, message: Message) -> None:
-        """That message, for which it was lent, could not be sent to that node."""
+        """End the loan for a message that could not be sent."""
 
     @abstractmethod
     def serve(self, node: str, site: str) -> InSegment:
-        """That node of another host gets the message; the gateway there will ask for them."""
+        """Keep the parts for a node of another host, whose gateway will ask for them."""
 
     @abstractmethod
     def unserve(self, lent: InSegment) -> None:
-        """It could not be sent."""
+        """The message could not be sent: drop the parts that `serve` kept."""
 
     @abstractmethod
     def carried(self, payload: Payload) -> Payload:
-        """The same as a payload that carries its large parts itself."""
+        """A payload that contains its large parts itself."""
 
 
 class Borrowed(ABC):
-    """The large parts of a payload that came, for as long as anything refers to them."""
+    """The received large parts of a payload, alive as long as there are references to them."""
 
     __slots__ = ()
 
     @abstractmethod
     def __len__(self) -> int:
-        """Bytes of all of them."""
+        """The bytes of all parts."""
 
     @abstractmethod
     def carried(self, payload: Payload) -> Payload:
-        """The payload with views of them."""
+        """The payload with views of the parts."""
 
 
 Apart: TypeAlias = "Placed | InSegment | Borrowed"
@@ -150,7 +149,7 @@ def _owned(buffer: Buffer | Apart, loose: bool) -> Buffer | Apart:
 
 
 def apart_of(payload: Payload) -> Apart | None:
-    """What stands for its large parts, if they are not with it."""
+    """The object that stands for its large parts, if they are elsewhere."""
     buffers = payload.buffers
     if buffers and isinstance(buffers[0], KINDS):
         return buffers[0]
@@ -158,7 +157,7 @@ def apart_of(payload: Payload) -> Apart | None:
 
 
 def carried(payload: Payload) -> Payload:
-    """A payload that came, with its large parts as buffers."""
+    """A received payload, with its large parts as buffers."""
     apart = apart_of(payload)
     return apart.carried(payload) if isinstance(apart, Borrowed) else payload
 
@@ -202,32 +201,32 @@ def encode(message: Message, payload: Payload = NO_PAYLOAD) -> list[Buffer]:
 
 
 def _decode_differently(head: memoryview, error: Exception) -> AnyMessage:
-    """A head that is not as most are; `FrameError` of that error if it is none at all."""
+    """The message of a head that contains surrogates; otherwise raises `FrameError`."""
     try:
         if isinstance(error, msgspec.ValidationError):
             return decode_surrogates(head, AnyMessage)
     except UNREADABLE:
         pass
-    # Is it nested too deeply, or are we? The thread that receives may be deep in user code.
+    # Is the head nested too deeply, or this thread's stack almost full? It may run user code.
     msgspec.msgpack.decode(_NESTED)
-    raise FrameError(f"no message of this protocol: {error}") from None
+    raise FrameError(f"not a message of this protocol: {error}") from None
 
 
 def decode(frames: Sequence[Buffer]) -> tuple[AnyMessage, Payload]:
     """The message and payload in these frames.
 
     Raises:
-        FrameError: the bytes are no message of this protocol version.
-        RecursionError: this thread's stack is too full to tell.
+        FrameError: the bytes are not a message of this protocol version.
+        RecursionError: this thread's stack is too full to decode them.
     """
     if not frames:
         raise FrameError("a message without frames")
-    first = frames[0]  # bytes, as a rule: slices of so few are cheaper than views of them
+    first = frames[0]  # usually bytes: slices of so few bytes are cheaper than views
     size = len(first)
     if size < HEAD:
         raise FrameError(f"a frame of {size} bytes has no room for its header")
     (word,) = _word(first)
-    end, flags = HEAD + word - _VERSION, 0  # where the head ends, if nothing is flagged
+    end, flags = HEAD + word - _VERSION, 0  # the end of the head, if no flag is set
     if not HEAD <= end <= size <= MAX_HEAD:
         end, flags = _end_and_flags(word, size)
     head = first[HEAD:end]
@@ -246,7 +245,7 @@ def decode(frames: Sequence[Buffer]) -> tuple[AnyMessage, Payload]:
 
 
 def _end_and_flags(word: int, size: int) -> tuple[int, int]:
-    """Where the head of a frame of that size ends, and what is flagged, by its first word."""
+    """The end of the head in a frame of that size, and the flags, from its first word."""
     version, end = word >> 24, HEAD + (word & MAX_HEAD)
     if version & ~_FLAGS != PROTOCOL:
         raise FrameError(f"protocol version {version & ~_FLAGS}; this side speaks {PROTOCOL}")
@@ -256,7 +255,7 @@ def _end_and_flags(word: int, size: int) -> tuple[int, int]:
 
 
 def _payload_beside(message: AnyMessage, frames: Sequence[Buffer], end: int, flags: int) -> Payload:
-    """The payload of a message that is not all in one frame; its head ends there."""
+    """The payload of a message of several parts, whose head ends at `end`."""
     if not message.carries_payload:
         raise _carries_none(message)
     if flags & _IN_SEGMENT:
@@ -265,7 +264,7 @@ def _payload_beside(message: AnyMessage, frames: Sequence[Buffer], end: int, fla
         body: Any = frames[0][end:]
         return Payload(body, frames[1:])
     if len(frames) < 2 or end != len(frames[0]):
-        raise FrameError("the body should be a frame of its own, and is not")
+        raise FrameError("the body should be a frame of its own, but is not")
     return Payload(memoryview(frames[1]), frames[2:])
 
 
@@ -274,10 +273,10 @@ def _carries_none(message: AnyMessage) -> FrameError:
 
 
 def lent_in(frames: Sequence[Buffer]) -> InSegment | None:
-    """Where the large parts of the message in these frames lie, if that is in a segment.
+    """The segment with the large parts of the message in these frames, if they are in one.
 
     Raises:
-        FrameError: the bytes are no such message.
+        FrameError: the bytes are not such a message.
     """
     first = frames[0] if frames else b""
     if len(first) < HEAD or not first[0] & _IN_SEGMENT:
@@ -287,9 +286,9 @@ def lent_in(frames: Sequence[Buffer]) -> InSegment | None:
 
 
 def with_parts(frames: Sequence[Buffer], apart: InSegment | Sequence[Buffer]) -> list[Buffer]:
-    """The frames of a message with its large parts in another segment, or beside it.
+    """The frames of a message, with its large parts in another segment, or beside it.
 
-    `frames`: as `lent_in` takes them, which has not raised.
+    `frames`: frames for which `lent_in` has succeeded.
     """
     first = memoryview(frames[0])
     head = HEAD + (int(_word(first)[0]) & MAX_HEAD)
@@ -310,15 +309,15 @@ def _headed(version: int, head: memoryview, rest: bytes) -> bytes:
 
 
 def _in_segment(first: Buffer, end: int, frames: int) -> Payload:
-    """The payload of a message whose head ends there."""
+    """The payload of a message whose head ends at `end`."""
     begin = end + 4
     until = begin + int.from_bytes(first[end:begin], "big")
     if frames != 1 or begin > len(first) or until > len(first):
-        raise FrameError("what says where the payload is does not fit into its frame")
+        raise FrameError("the segment reference of the payload exceeds its frame")
     try:
         where = _decode_in_segment(first[begin:until])
     except UNREADABLE as error:
-        raise FrameError(f"it does not say where the payload is: {error}") from None
+        raise FrameError(f"the segment reference of the payload is unreadable: {error}") from None
     if not where.spans:
         raise FrameError("a payload in a segment has no part there")
     return Payload(cast("bytes | memoryview", first[until:]), (where,))

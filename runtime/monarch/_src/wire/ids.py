@@ -1,7 +1,7 @@
-"""How nodes, meshes and actors are named. No I/O.
+"""Names of nodes, meshes and actors. No I/O.
 
 A mesh or actor uid is a positive 62-bit number: 30 random bits of the process that made it, then a
-counter. Two processes, or two lives of one, can't make the same uid but by a 2^-31 accident.
+counter. Two processes, or two incarnations of one, make the same uid with a probability of 2^-31.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from functools import lru_cache
 
 AGENT = "agent"
 SITE_MARK = "@"
-OBSERVER = "observer-"  # how the name of one begins that only looks on
-DEBUGGER = "debugger-"  # the same of a console that is no client
-TUNNEL = "tunnel-"  # the same of one that wants streams through a gateway, and nothing else
+OBSERVER = "observer-"  # prefix of the names of observers
+DEBUGGER = "debugger-"  # prefix for consoles that are not clients
+TUNNEL = "tunnel-"  # prefix for nodes that only want streams through a gateway
 
 
 class UidSource:
-    """Uids of one process. Thread-safe (one C call a uid)."""
+    """Makes the uids of one process. Thread-safe (one C call for each uid)."""
 
     def __init__(self, seed: int | None = None) -> None:
         bits = int.from_bytes(os.urandom(4), "big") if seed is None else seed
@@ -30,7 +30,7 @@ class UidSource:
 
 
 def agent_at(site: str) -> str:
-    """What the host agent of another site is called; AGENT is always that of one's own."""
+    """The name of the host agent of another site; AGENT always stands for that of this site."""
     return f"{AGENT}{SITE_MARK}{site}"
 
 
@@ -40,28 +40,28 @@ def is_agent(node: str) -> bool:
 
 
 def is_tunnel(node: str) -> bool:
-    """Whether that is the name of the near end of a tunnel, which is no node of any site."""
+    """Whether that is the name of a tunnel's client end, which is a node of no site."""
     return node.startswith(TUNNEL)
 
 
 def site_of_agent(node: str) -> str:
-    """What `agent_at` was given."""
+    """The site in a name made by `agent_at`."""
     return node.partition(SITE_MARK)[2]
 
 
 def new_site(host: str) -> str:
-    """A name for a host of that name, which no other has, nor an earlier life of the same."""
+    """A unique name for one incarnation of a host of that name."""
     return f"{host[:64]}-{os.urandom(6).hex()}"
 
 
 def host_of_site(site: str) -> str:
-    """The name of the host."""
+    """The name of the host of a site."""
     return site.rpartition("-")[0]
 
 
 @lru_cache(4096)
 def proc_node(mesh: int, rank: int, life: int = 0) -> str:
-    """The node name of one proc of a mesh; of the process that has that rank in that life."""
+    """The node name of a proc: of that mesh and rank, in that incarnation (`life`)."""
     return f"{mesh:x}.{rank}.{life}" if life else f"{mesh:x}.{rank}"
 
 
@@ -72,7 +72,7 @@ def parse_proc_node(node: str) -> tuple[int, int] | None:
 
 
 def life_of(node: str) -> int:
-    """How often a proc of that name has been started again; 0 for other nodes."""
+    """How often a proc of that name has been restarted; 0 for other nodes."""
     place = _parsed(node)
     return 0 if place is None else place[2]
 
@@ -86,4 +86,4 @@ def _parsed(node: str) -> tuple[int, int, int] | None:
         place = int(mesh, 16), int(rank), int(life or "0")
     except ValueError:
         return None
-    return place if min(place) >= 0 and proc_node(*place) == node else None  # one way to write it
+    return place if min(place) >= 0 and proc_node(*place) == node else None  # canonical form only

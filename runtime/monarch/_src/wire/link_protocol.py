@@ -1,10 +1,10 @@
-"""What the two ends of a link between hosts say to each other, around the messages. No I/O.
+"""The protocol between the two ends of a link between hosts, around the messages. No I/O.
 
     frame 0    u8 0x4D | MessagePack array: tag, fields
-    frame ..   after a Data: the frames of one message, as of `wire.frames`
+    frame ..   after a Data: the frames of one message, see `wire.frames`
 
-The first byte and the fields of a LinkHello are the same in every version, so that two that
-differ can still tell each other how.
+The first byte and the fields of a LinkHello are the same in every version, so that two nodes of
+different versions can still report the difference.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ LONGEST_HEAD = 1 << 16
 
 
 class LinkMessage(msgspec.Struct, array_like=True, gc=False, tag=0):
-    """Base of all of them."""
+    """Base of all messages of links."""
 
 
 class LinkHello(LinkMessage, tag=1):
-    """First on every connection, from both sides.
+    """The first message on every connection, from both sides.
 
-    `incarnation` is larger in each life of a node; `peer` is that of the other side, 0 if it is not
-    known yet. `received` and `limit`: as of Ack. `answer`: say hello too.
+    `incarnation` is larger in each incarnation of a node; `peer` is that of the other side, 0 if it
+    is not known yet. `received` and `limit`: see Ack. `answer`: asks for a hello.
     """
 
     node: str
@@ -43,7 +43,7 @@ class LinkHello(LinkMessage, tag=1):
 
 
 class Data(LinkMessage, tag=2):
-    """The message of that number; the first of a session is 1."""
+    """The message with that number; the first of a session is 1."""
 
     session: int
     number: int
@@ -52,7 +52,7 @@ class Data(LinkMessage, tag=2):
 
 
 class Ack(LinkMessage, tag=3):
-    """All up to `received` has come. What begins before byte `limit` of all that is sent may be."""
+    """All messages up to `received` have come. Bytes before `limit` of the stream may be sent."""
 
     session: int
     received: int
@@ -60,7 +60,7 @@ class Ack(LinkMessage, tag=3):
 
 
 class Ping(LinkMessage, tag=4):
-    """Say what has come. `number` counts them."""
+    """Asks for a Pong. `number` counts the Pings."""
 
     session: int
     number: int
@@ -78,7 +78,7 @@ class Pong(LinkMessage, tag=5):
 
 
 class Bye(LinkMessage, tag=6):
-    """This session has ended here. `lost`: the other side counts as lost, else it was closed."""
+    """This session has ended here. `lost`: the other side counts as lost; otherwise it closed."""
 
     session: int
     lost: bool
@@ -86,7 +86,7 @@ class Bye(LinkMessage, tag=6):
 
 
 class LinkRefused(LinkMessage, tag=7):
-    """We can't work together; `why` is for people, and shows the table from this side."""
+    """The two sides cannot work together; `why` has a table of versions, for people."""
 
     session: int
     why: str
@@ -100,15 +100,15 @@ _FIRST = bytes([MARK])
 
 
 def encode_link(message: LinkMessage) -> bytes:
-    """Frame 0. ValueError if it holds text that is no UTF-8."""
+    """Frame 0. Raises ValueError if it contains text that is not UTF-8."""
     return _FIRST + _encode(message)
 
 
 def decode_link(frames: Sequence[Buffer]) -> AnyLinkMessage:
-    """What frame 0 says.
+    """The message in frame 0.
 
     Raises:
-        FrameError: the bytes are no message of a link, or carry frames that they may not.
+        FrameError: the bytes are not a message of a link, or have frames that they may not have.
     """
     if not frames:
         raise FrameError("a message without frames")
@@ -120,8 +120,8 @@ def decode_link(frames: Sequence[Buffer]) -> AnyLinkMessage:
     try:
         message = _decode(view[1:])
     except UNREADABLE as error:
-        raise FrameError(f"no message of a link: {error}") from None
+        raise FrameError(f"not a message of a link: {error}") from None
     carries = isinstance(message, Data)
     if carries != (len(frames) > 1):
-        raise FrameError(f"{type(message).__name__} came with {len(frames) - 1} frames behind it")
+        raise FrameError(f"{type(message).__name__} came with {len(frames) - 1} further frames")
     return message

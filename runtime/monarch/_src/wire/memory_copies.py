@@ -1,11 +1,11 @@
-"""Memory for copies and for what comes, made so that nobody waits longer than he must. No I/O."""
+"""Memory for copies and for received bytes, obtained in the fastest way. No I/O."""
 
 from __future__ import annotations
 
 import mmap
 
 CHEAP = 1 << 13
-"""To copy fewer bytes than these is cheaper than to avoid the copy by a view or a second write."""
+"""For fewer bytes than these, a copy is cheaper than a view or a second write."""
 LARGE = 1 << 24
 STEP = 1 << 22
 BYTES_AT_ONCE = 1 << 20
@@ -14,9 +14,8 @@ BYTES_AT_ONCE = 1 << 20
 def copied(memory: memoryview) -> bytearray | memoryview:
     """A copy of flat memory, which can be written to.
 
-    A large one is made in steps, between which other threads run, and in large pages where there
-    are such. What `bytearray` takes from the system for it comes in small ones: 64 MiB 24 ms, and
-    5 ms here.
+    A large copy is made in steps, between which other threads run, and in huge pages if the kernel
+    has them. For 64 MiB that takes 5 ms, and a `bytearray`, whose pages are small, 24 ms.
     """
     size = memory.nbytes
     if size < LARGE:
@@ -28,9 +27,9 @@ def copied(memory: memoryview) -> bytearray | memoryview:
 
 
 def room(size: int) -> memoryview:
-    """Memory of that size, to be written to; what is in it is not said."""
-    # A bytearray is written to as it is made, and so twice; but its memory was most likely in use
-    # before, which is cheaper than new pages.
+    """Memory of that size, to be written to; its contents are undefined."""
+    # A bytearray is zeroed first, so it is written to twice; but its memory was most likely in use
+    # before, which is cheaper than fresh pages.
     return memoryview(bytearray(size) if size < LARGE else _pages(size))
 
 
@@ -39,15 +38,15 @@ def _pages(size: int) -> mmap.mmap:
     if hasattr(mmap, "MADV_HUGEPAGE"):
         try:
             pages.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:  # a kernel without them
+        except OSError:  # a kernel without huge pages
             pass
     return pages
 
 
 def bytes_from(view: memoryview) -> bytes:
-    """What a flat view shows, as `bytes`; a large one without keeping others from running.
+    """The bytes of a flat view; a large one is copied while other threads run.
 
-    64 MiB take 40 ms by `tobytes`, which takes memory from the system in small pages, and 9 ms so.
+    64 MiB take 9 ms, and 40 ms by `tobytes`, which gets its memory in small pages.
     """
     if view.nbytes < BYTES_AT_ONCE:
         return view.tobytes()

@@ -1,4 +1,4 @@
-"""What one process has counted, as it travels. No I/O.
+"""The metrics of one process, as messages carry them. No I/O.
 
 The answer to `ReadMetrics` is a Reply whose payload is a `Counted` in MessagePack.
 """
@@ -14,11 +14,11 @@ MeasureKind = Literal["counter", "up_down_counter", "histogram"]
 
 
 class Key(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Which endpoint or span was counted, of whose actors, and by whom.
+    """The endpoint or span that was counted, and its actors.
 
-    `mesh` and `mesh_name` are those of the proc mesh that the actors live on. `adverb`: how this
-    process called it; empty where it was this process that ran it. `span`, of a span only: its
-    name, with `parent`, that of what it is part of; `endpoint` is then where that ran.
+    `mesh` and `mesh_name` are those of the proc mesh of these actors. `adverb`: how this process
+    called the endpoint; empty if this process ran it. `span`, only for a span: its name, with
+    `parent`, the name of the enclosing one; `endpoint` is then the endpoint in which it ran.
     """
 
     mesh: int
@@ -34,9 +34,9 @@ class Key(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Figures(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Counts since `observed_ns` ago, when the first call began.
 
-    `untimed` calls ended in no time that means anything: nobody waits for a broadcast. `buckets`
-    are pairs of a bucket's number (see `actor.state.endpoint_metrics`) and how many timed calls
-    fell into it. Bytes are those of pickled arguments and answers.
+    `untimed` calls have no meaningful duration: no caller waits for a broadcast. `buckets` are
+    pairs of a bucket's number (see `actor.state.endpoint_metrics`) and the number of timed calls
+    in it. Bytes are those of pickled arguments and answers.
     """
 
     key: Key
@@ -53,7 +53,7 @@ class Figures(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def timed(self) -> int:
-        """How many calls have ended and been timed."""
+        """How many calls have ended with a duration."""
         return sum(count for _, count in self.buckets)
 
     @property
@@ -63,7 +63,7 @@ class Figures(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class MeasureKey(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Which instrument of a program, with which attributes, and in whose hands."""
+    """An instrument of a program, with its attributes and the actor that uses it."""
 
     mesh: int
     mesh_name: str
@@ -77,10 +77,11 @@ class MeasureKey(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class MeasureFigures(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What an instrument was given: how often, and the sum.
+    """The count and the sum of an instrument's measurements.
 
-    The sum has finite numbers only; `not_finite` counts the others. `low`, `high` and `buckets`
-    (see `actor.state.program_metrics`) are those of a histogram; of another they say nothing.
+    The sum includes finite numbers only; `not_finite` counts the others. `low`, `high` and
+    `buckets` (see `actor.state.program_metrics`) are those of a histogram; for others they have no
+    meaning.
     """
 
     key: MeasureKey
@@ -93,7 +94,7 @@ class MeasureFigures(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Counted(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """All that a process has counted: endpoints and spans, and what its program measured."""
+    """All metrics of a process: endpoints, spans, and the measurements of its program."""
 
     figures: tuple[Figures, ...] = ()
     measures: tuple[MeasureFigures, ...] = ()
@@ -104,14 +105,14 @@ _decode = msgspec.msgpack.Decoder(Counted).decode
 
 
 def packed(counted: Counted) -> Payload:
-    """As the payload of a Reply."""
+    """The payload of a Reply."""
     return Payload(_encode(counted))
 
 
 def unpacked(payload: Payload) -> Counted:
-    """What `packed` was given.
+    """The metrics in a payload.
 
     Raises:
-        UNREADABLE (`wire.msgpack_text`): it is something else.
+        UNREADABLE (`wire.msgpack_text`): the payload is something else.
     """
     return _decode(payload.body)

@@ -1,10 +1,10 @@
-"""Typed values as MessagePack and back, whatever text they hold. No I/O.
+"""Typed values as MessagePack and back, for any text. No I/O.
 
-Python keeps what it could not decode as lone surrogates: in the names of files and directories, in
-arguments, in the environment, and so in the text of exceptions too. MessagePack text is UTF-8,
-which has no room for them. A value that holds such text is written with text and bytes as binary,
-each behind a byte that says which it was; then it fits its type no more, which is how the other
-side notices.
+Python keeps undecodable bytes as lone surrogates: in names of files and directories, in arguments,
+in the environment, and so in texts of exceptions too. MessagePack text is UTF-8, which cannot
+represent them. A value with such text is written with text and bytes as binary, each with a prefix
+byte that tells which it was. It then no longer matches its type, by which the receiver recognises
+it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, cast
 import msgspec
 
 _BYTES, _TEXT = b"\0", b"\1"
-# What msgspec raises for bytes that are no MessagePack or JSON of the type that is asked for: text
-# that is no UTF-8 and nesting without end are not its own errors.
+# The errors of msgspec for bytes that are not MessagePack or JSON of the expected type. Text that
+# is not UTF-8 and excessive nesting raise errors of Python.
 UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -30,7 +30,7 @@ def pack(value: object) -> bytes:
 
 
 def unpacker(kind: Any) -> Callable[[bytes | memoryview], Any]:
-    """What turns the `pack` of a `kind` into one; it raises `UNREADABLE`."""
+    """A function that decodes the `pack` of a `kind`; it raises `UNREADABLE`."""
     decode = msgspec.msgpack.Decoder(kind).decode
 
     def unpack(data: bytes | memoryview) -> Any:
@@ -43,16 +43,16 @@ def unpacker(kind: Any) -> Callable[[bytes | memoryview], Any]:
 
 
 def encode_surrogates(value: object) -> bytes:
-    """`pack` of a value whose text could not be encoded as it stands."""
+    """`pack` for a value whose text cannot be encoded as UTF-8."""
     plain = msgspec.to_builtins(value, builtin_types=(bytes,))
     return _encode(_binary(plain))
 
 
 def decode_surrogates(data: bytes | memoryview, kind: Any) -> Any:
-    """The `kind` that `encode_surrogates` was given.
+    """The `kind` that `encode_surrogates` has encoded.
 
     Raises:
-        UNREADABLE: these bytes are no `kind` so written.
+        UNREADABLE: the bytes are not such a `kind`.
     """
     return msgspec.convert(_text(msgspec.msgpack.decode(data)), kind)
 
@@ -72,7 +72,7 @@ def _binary(value: Any) -> Any:
 def _text(value: Any) -> Any:
     if isinstance(value, bytes):
         return value[1:].decode("utf-8", "surrogatepass") if value[:1] == _TEXT else value[1:]
-    if isinstance(value, list):  # a tuple is a key, of a map that is no value of ours
+    if isinstance(value, list):  # tuples occur only as keys of maps, which we do not use
         return [_text(item) for item in cast("list[Any]", value)]
     if isinstance(value, dict):
         return {_text(k): _text(v) for k, v in cast("dict[Any, Any]", value).items()}

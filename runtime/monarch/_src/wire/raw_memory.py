@@ -1,6 +1,6 @@
-"""Memory by its address, and `bytes` that are made where they are to stay.
+"""Access to memory by address, and construction of `bytes` in place.
 
-No I/O. Loaded with the first large payload: ctypes takes its time.
+No I/O. Loaded with the first large payload, because importing ctypes takes time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import mmap
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-_HUGE = 1 << 22  # from here on memory is mostly fresh, and comes quicker in large pages
+_HUGE = 1 << 22  # from this size on memory is mostly fresh, and faster in huge pages
 _HUGE_PAGE = 1 << 21
 _MADV_HUGEPAGE = getattr(mmap, "MADV_HUGEPAGE", None)
 _libc: Any = ctypes.CDLL(None)
@@ -31,8 +31,8 @@ class _PyBuffer(ctypes.Structure):
 
 
 def address_of(view: object) -> int:
-    """Where the memory of a buffer begins; valid while that is referred to."""
-    # `from_buffer` of ctypes would do it, but not for memory that is only to be read.
+    """The start of a buffer's memory; valid while the buffer is referred to."""
+    # ctypes' `from_buffer` does the same, but refuses read-only memory.
     buffer = _PyBuffer()
     ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(view), ctypes.byref(buffer), 0)
     address = buffer.buf
@@ -41,9 +41,9 @@ def address_of(view: object) -> int:
 
 
 def bytes_of(view: memoryview) -> bytes:
-    """`view.tobytes()` for a large flat view: in large pages, while other threads run."""
+    """`view.tobytes()` for a large flat view: in huge pages, while other threads run."""
     size = view.nbytes
-    made: bytes = _new_bytes(None, size)  # nobody else has seen it: it may still be written to
+    made: bytes = _new_bytes(None, size)  # no other code has seen it, so it may be written to
     start = _start_of(made)
     if size >= _HUGE and _MADV_HUGEPAGE is not None:
         begin = -(-start // _HUGE_PAGE) * _HUGE_PAGE
@@ -54,7 +54,7 @@ def bytes_of(view: memoryview) -> bytes:
 
 
 Copy: TypeAlias = "Callable[[int, int, int, object], None]"
-"""Copies so many bytes to the first address from the second; the object keeps both alive."""
+"""Copies `size` bytes to the first address from the second; the object keeps both alive."""
 
 
 def _copy_alone(to: int, source: int, size: int, _keep: object) -> None:
@@ -65,6 +65,6 @@ _copy: Copy = _copy_alone
 
 
 def copy_with(copy: Copy) -> None:
-    """Have that make the copies from here on: who may have threads knows how to be quicker."""
+    """Use that function for copies from here on, such as one with several threads."""
     global _copy
     _copy = copy

@@ -1,10 +1,10 @@
 """Messages of one or more frames in a stream of bytes, and back. No I/O.
 
     u32 n, below 2**24, big endian            a message of one frame of n bytes, which follow
-    u32 2**31 + n | n times u64 | ...         one of n frames: their sizes, then they themselves
+    u32 2**31 + n | n times u64 | ...         a message of n frames: their sizes, then the frames
 
-Nearly all messages are one frame: that costs four bytes and no look at what is in it. A frame that
-does not come at once is received where it stays: the splitter says where the next bytes go.
+Nearly all messages are one frame: that costs four bytes, and the contents are not examined. A frame
+that does not come at once is received in place: the splitter provides the memory.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from monarch._src.wire.frames import Buffer
 from monarch._src.wire.memory_copies import CHEAP, room
 
 MOST_FRAMES = 1 << 20
-_ONE = 1 << 24  # what is no stream of messages, as text, hardly begins with a zero
+_ONE = 1 << 24  # other data, such as text, rarely begins with a zero byte
 _SEVERAL = 1 << 31
 _HEAD = 4
 _word = struct.Struct(">I").unpack_from
 
 
 class StreamError(ValueError):
-    """Bytes that are no stream of messages."""
+    """The bytes are not a stream of messages."""
 
 
 def pack(frames: Sequence[Buffer]) -> list[Buffer]:
-    """What to write, in order, nothing of it empty. Frames beside the first are not copied.
+    """The buffers to write, in order, without empty ones. Only the first frame may be copied.
 
     Raises:
         ValueError: more than a million frames.
@@ -46,10 +46,10 @@ def pack(frames: Sequence[Buffer]) -> list[Buffer]:
 
 
 class Splitter:
-    """Finds the messages in what comes on one stream.
+    """Finds the messages in the bytes of one stream.
 
-    `mark` is the first item of every message that is found from now on. While `into` is set, what
-    comes next goes there (see `got`), and not to `feed`.
+    `mark` is the first item of every message that is found from now on. While `into` is set, the
+    next bytes have to be written there (see `got`), not passed to `feed`.
     """
 
     __slots__ = ("_frame", "_frames", "_rest", "_sizes", "into", "mark")
@@ -57,18 +57,18 @@ class Splitter:
     def __init__(self, mark: bytes = b"") -> None:
         self.mark = mark
         self.into: memoryview | None = None
-        self._rest = b""  # of a message whose beginning has come
-        self._frames: list[Any] = []  # of a message of which not all has come: mark, frames
-        self._sizes: list[int] = []  # of those of its frames that are still to come, last first
-        self._frame: Any = None  # the one that is coming
+        self._rest = b""  # the beginning of an incomplete message
+        self._frames: list[Any] = []  # of an incomplete message: the mark, then complete frames
+        self._sizes: list[int] = []  # of its outstanding frames, last first
+        self._frame: Any = None  # the one that is being received
 
     def feed(self, data: Buffer) -> list[list[Any]]:
-        """The messages that are complete with these bytes, each as [mark, frame, ...].
+        """The messages that these bytes complete, each as [mark, frame, ...].
 
-        Frames beside the first can be written to.
+        Frames after the first can be written to.
 
         Raises:
-            StreamError: this is no stream of messages; nothing more can be had from it.
+            StreamError: this is not a stream of messages; do not feed it any more.
         """
         if self._rest:
             data = self._rest + data
@@ -92,7 +92,7 @@ class Splitter:
                 break
             count = first ^ _SEVERAL
             if not 0 < count <= MOST_FRAMES:
-                raise StreamError(f"no message begins with the bytes {data[at:begin].hex()}")
+                raise StreamError(f"a message cannot begin with the bytes {data[at:begin].hex()}")
             frames = begin + 8 * count
             if frames > end:
                 break
@@ -106,7 +106,7 @@ class Splitter:
         return found
 
     def got(self, count: int) -> list[Any] | None:
-        """So many bytes have been put to where `into` says; the message that is complete so."""
+        """`count` bytes were written to `into`: the message that they complete, if any."""
         into = self.into
         assert into is not None
         if count < len(into):
@@ -117,12 +117,12 @@ class Splitter:
         return self._whole() if self.into is None else None
 
     def _whole(self) -> list[Any]:
-        whole, self._frames = self._frames, []  # it is not ours to hold any more
+        whole, self._frames = self._frames, []  # keep no reference to it
         whole[0] = self.mark
         return whole
 
     def _take(self, data: bytes, at: int) -> int:
-        """The frames of this message that are in the data; where in it they end."""
+        """Take the frames of this message in the data; returns the offset of their end."""
         end = len(data)
         while self._sizes:
             size = self._sizes.pop()
@@ -140,7 +140,7 @@ class Splitter:
         return at
 
     def _keep(self) -> None:
-        """The frame that was coming is there."""
+        """The frame that was being received is complete."""
         first = len(self._frames) == 1
         self._frames.append(self._frame.toreadonly() if first else self._frame)
         self._frame = self.into = None

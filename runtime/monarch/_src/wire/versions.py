@@ -1,19 +1,19 @@
-"""Whether two processes understand each other, and a table of both if not. No I/O."""
+"""Checks whether two processes are compatible, with a table of both versions if not. No I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# Of these the first two numbers have to be equal; of all others the whole text.
+# Of these only the first two numbers have to be equal; of all others the whole text.
 BY_MINOR = frozenset({"python", "cloudpickle", "torch"})
-# One that has not loaded it has nothing of it in what it sends.
+# A process that has not loaded these sends nothing that depends on them.
 IF_LOADED = frozenset({"torch"})
 
 
 def mismatch(who: str, here: Mapping[str, str], there: Mapping[str, str]) -> str:
-    """Why this side can't work with `who`, as a table of both; empty if it can.
+    """Why this side cannot work with `who`, as a table of both; empty if it can.
 
-    What is compared is what `here` has: what the other side says beyond that is its own.
+    Only keys of `here` are compared.
     """
     rows = [(key, ours, there.get(key, "?")) for key, ours in here.items()]
     rows = [row for row in rows if row[0] not in IF_LOADED or row[2] != "?"]

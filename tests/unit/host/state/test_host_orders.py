@@ -14,6 +14,8 @@ from monarch._src.wire.ids import proc_node
 from monarch._src.wire.messages import MeshStopped, ProcEnded
 from tests.unit.host.state.hosts import CRASH, ENDED, spec
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class World:

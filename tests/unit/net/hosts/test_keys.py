@@ -101,7 +101,7 @@ def test_what_is_no_plain_file_is_refused_and_not_waited_for(made: Path) -> None
     pipe = made / keys.key_file(Role.OWNER)
     pipe.unlink()
     os.mkfifo(pipe, 0o600)
-    with pytest.raises(PermissionError, match="is no plain file"):
+    with pytest.raises(PermissionError, match="is not a plain file"):
         keys.load(made, None, Role.OWNER)
     pipe.unlink()
     pipe.symlink_to(made / keys.key_file(Role.WORKER))
@@ -109,7 +109,7 @@ def test_what_is_no_plain_file_is_refused_and_not_waited_for(made: Path) -> None
         keys.load(made, None, Role.OWNER)
     pipe.unlink()
     pipe.mkdir(0o700)
-    with pytest.raises(PermissionError, match=r"owner\.key is no plain file; copy the one"):
+    with pytest.raises(PermissionError, match=r"owner\.key is not a plain file; copy the one"):
         keys.load(made, None, Role.OWNER)
 
 
@@ -137,7 +137,7 @@ def test_a_key_of_another_role_than_is_needed_is_refused_with_the_name_of_the_on
 ) -> None:
     other = made / keys.key_file(Role.OBSERVER)
     assert keys.load(made, other, Role.OWNER).role is Role.OBSERVER
-    why = r"observer\.key is the key of an observer, who may look, .* an owner, .*: owner\.key"
+    why = r"observer\.key is the key of an observer, which may look; .* an owner, .*: owner\.key"
     with pytest.raises(PermissionError, match=why):
         keys.load(made, other, Role.OWNER, only=True)
 
@@ -149,7 +149,7 @@ def test_a_damaged_file_is_refused_without_a_word_of_what_it_holds(made: Path, t
     for name in (keys.PUBLIC, keys.key_file(Role.OWNER)):
         whole = (made / name).read_bytes()
         (made / name).write_text(text, encoding="latin-1")
-        with pytest.raises(ValueError, match="is no file of keys, or is damaged; make new keys"):
+        with pytest.raises(ValueError, match="is not a file of keys, or is damaged; make new keys"):
             keys.load(made, None, Role.OWNER)
         (made / name).write_bytes(whole)
 
@@ -159,7 +159,7 @@ def test_a_secret_that_does_not_fit_its_public_key_is_refused_and_not_shown(made
     content = json.loads(path.read_text())
     for wrong in (secret_in(made, Role.WORKER), "x", "\u00e9" * 40, '"' * 40):
         path.write_text(json.dumps({**content, "secret": wrong}))
-        with pytest.raises(ValueError, match="its two keys are no pair") as caught:
+        with pytest.raises(ValueError, match="its two keys are not a pair") as caught:
             keys.load(made, None, Role.OWNER)
         told = "".join(traceback.format_exception(caught.value))
         assert len(wrong) == 1 or wrong not in told

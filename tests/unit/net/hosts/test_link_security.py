@@ -138,7 +138,7 @@ def test_a_stranger_without_a_key_gets_no_byte_through_and_runs_nothing(
     guarded.still_works()
     assert guarded.worker.links.dropped == 0
     assert not (tmp_path / "ran").exists()
-    assert "it speaks no CURVE" in guarded.refused()[0]["why"]
+    assert "it has no CURVE" in guarded.refused()[0]["why"]
 
 
 def test_a_key_of_another_job_is_refused_on_both_sides_and_written_down(
@@ -153,10 +153,10 @@ def test_a_key_of_another_job_is_refused_on_both_sides_and_written_down(
     stranger.dial(guarded.worker, guarded.address)
     notice = stranger.next_notice()
     assert isinstance(notice, PeerRefused)
-    assert f"lets in no such key ({fingerprint(other.public)}" in notice.why
+    assert f"refuses the key ({fingerprint(other.public)}" in notice.why
     guarded.wait_for_refusals(1)
     line = guarded.refused()[0]
-    assert line["why"] == "its key is none of this job's"
+    assert line["why"] == "its key is not one of this job"
     assert line["key"] == fingerprint(other.public)
     assert line["address"] == "127.0.0.1"
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"])
@@ -184,7 +184,7 @@ def test_who_dials_knows_a_false_worker_and_says_nothing_to_it(
     owner.send(false, b"secret argument")
     lost = owner.next_notice()
     assert isinstance(lost, PeerLost)
-    assert lost.unsaid == 1
+    assert lost.unacknowledged == 1
     assert false.messages.empty()
 
 
@@ -286,7 +286,7 @@ def test_an_earlier_node_of_a_name_hears_that_another_has_it_and_takes_nothing_f
 ) -> None:
     raw = dial(job_keys(Role.OWNER))
     raw.send_multipart([hello("client-1", 5)])
-    why = "worker-1 does not let it in: another node, which has begun later, has that name"
+    why = "worker-1 does not let it in: a newer node has that name"
     assert answer(raw) == LinkRefused(5, why)
     guarded.worker.send(guarded.owner, b"still yours")
     assert guarded.owner.next_message() == b"still yours"
@@ -322,7 +322,7 @@ def test_an_observer_has_a_name_of_observers_and_others_have_none(
     dial(job_keys(Role.OWNER)).send_multipart([hello("observer-7")])
     guarded.wait_for_refusals(2)
     lines = guarded.refused()
-    assert {line["why"] for line in lines} == {"names of observers begin so, and no others"}
+    assert {line["why"] for line in lines} == {"only observers have names with this prefix"}
     assert {line["role"] for line in lines} == {"observer", "owner"}
 
 
@@ -340,7 +340,7 @@ def test_an_observer_may_ask_and_what_else_it_says_is_never_handed_on(
         raw.send_multipart([encode_link(Data(session, 1, 0, 0)), *content])
     assert guarded.worker.next_message() == b"".join(map(bytes, encode(Snapshot(7, []))))
     whys = [line["why"] for line in guarded.refused()]
-    assert whys[0] == "an observer may not say Call"
+    assert whys[0] == "an observer may not send Call"
     assert len(whys) == 2
     assert not (tmp_path / "ran").exists()
     guarded.still_works()

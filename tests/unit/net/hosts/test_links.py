@@ -189,7 +189,7 @@ def test_a_second_worker_of_a_name_is_told_with_the_addresses_of_both(make_party
     client.links.dial("?1", places[1], anybody=True)
     refused = client.next_notice(PeerRefused)
     assert refused.why == (
-        f"who answers at {places[1]} calls itself worker-1, and so does who answers at "
+        f"the node at {places[1]} has the name worker-1, and so has the one at "
         f"{places[0]}, to which there is a link already: is that the same worker?"
     )
     client.send(first, b"you are meant")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,25 @@ def test_a_message_waits_for_a_peer_that_does_not_listen_yet(
     assert [received(b, a)[1] for _ in range(3)] == [b"0", b"1", b"2"]
     assert a.due_in() is None, "there is nobody left to connect to"
     assert a.reachable(b">b")
+
+
+def test_a_loop_that_polls_the_descriptor_itself_connects_when_a_peer_comes(
+    make_router: MakeRouter, sockets: Path
+) -> None:
+    a = make_router("a")
+    a.connect(b">b", address(sockets, "b"))
+    assert a.send(b">b", [b"hello"])
+    b = make_router("b")
+    end = time.monotonic() + PATIENCE_S
+    while (due := a.due_in()) is not None and time.monotonic() < end:
+        readable, _, _ = select.select([a.fd], [], [], due)
+        a.skip_next_poll()
+        if readable:
+            a.poll_now()
+        a.clear_wake_ups()
+        assert a.receive() is None
+    assert a.due_in() is None
+    assert received(b, a)[1] == b"hello"
 
 
 def test_one_that_waits_without_end_connects_when_a_peer_comes(

@@ -30,7 +30,7 @@ def test_a_key_that_stands_under_two_roles_is_refused_without_being_shown() -> N
 
 
 def test_what_is_no_key_is_refused() -> None:
-    with pytest.raises(ValueError, match="is no public key: it has not 40 signs"):
+    with pytest.raises(ValueError, match="is not a public key of 40 characters"):
         AllowList("job", {Role.WORKER: ["short"]})
 
 

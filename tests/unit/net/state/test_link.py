@@ -137,18 +137,18 @@ def test_a_message_of_several_frames_arrives_as_it_was_sent(ends: Ends) -> None:
 
 def test_messages_are_acknowledged_by_what_goes_the_other_way(ends: Ends) -> None:
     ends.send(ends.a, *[b"x"] * 10)
-    assert ends.a.unsaid == 10
+    assert ends.a.unacknowledged == 10
     ends.send(ends.b, b"y")
-    assert (ends.a.unsaid, ends.a.held) == (0, 0)
+    assert (ends.a.unacknowledged, ends.a.held) == (0, 0)
     assert not any(isinstance(message, Ack) for _, message in ends.carried)
 
 
 def test_where_nothing_goes_the_other_way_there_is_one_ack_for_many(ends: Ends) -> None:
     ends.send(ends.a, *[b"x"] * (3 * ACK_EVERY + 5))
     assert sum(isinstance(message, Ack) for _, message in ends.carried) == 3
-    assert ends.a.unsaid == 5
+    assert ends.a.unacknowledged == 5
     ends.wait(2 * BOUNDS.ping_s)
-    assert ends.a.unsaid == 0
+    assert ends.a.unacknowledged == 0
 
 
 # --- connections that break -----------------------------------------------------------------------
@@ -171,11 +171,11 @@ def test_what_a_connection_lost_is_sent_again_after_the_next_and_nothing_comes_t
 
 def test_what_arrived_but_was_not_acknowledged_is_not_delivered_again(ends: Ends) -> None:
     ends.send(ends.a, b"1", b"2")
-    assert ends.a.unsaid == 2
+    assert ends.a.unacknowledged == 2
     ends.disconnect()
     ends.connect()
     assert ends.got(ends.b) == [b"1", b"2"]
-    assert ends.a.unsaid == 0
+    assert ends.a.unacknowledged == 0
 
 
 def test_a_loss_without_a_break_is_noticed_by_a_ping(ends: Ends) -> None:
@@ -242,7 +242,7 @@ def test_one_that_has_given_up_tells_the_other_whenever_it_hears_of_it(ends: End
     ends.passes = lambda _link, _message: True
     ends.do(ends.b, ends.b.connected(ends.now))
     assert ends.b.state is LinkState.LOST
-    assert ends.b.why == "it has given this side up: no connection to it for 24.0 s"
+    assert ends.b.why == "it has given up this side: no connection to it for 24.0 s"
 
 
 def test_a_peer_that_lives_anew_is_lost_and_what_its_old_life_was_sent_never_reaches_the_new(
@@ -253,7 +253,7 @@ def test_a_peer_that_lives_anew_is_lost_and_what_its_old_life_was_sent_never_rea
     ends.told[anew] = []
     ends.b = anew
     ends.connect()
-    assert ends.told[ends.a][-1] == PeerLost("it has begun a new life", 1)
+    assert ends.told[ends.a][-1] == PeerLost("it has begun a new incarnation", 1)
     assert ends.got(anew) == []
     assert anew.state is not LinkState.UP
 
@@ -268,7 +268,7 @@ def test_messages_of_an_earlier_life_are_for_nobody(ends: Ends) -> None:
 
 def test_a_peer_that_claims_what_was_never_sent_is_lost_and_not_believed(ends: Ends) -> None:
     ends.do(ends.a, ends.a.received(Ack(ends.a.session, 7, 0), [], 0.0))
-    assert ends.told[ends.a][-1] == PeerLost("it says to have 7 of 0 messages", 0)
+    assert ends.told[ends.a][-1] == PeerLost("it acknowledged 7 of 0 messages", 0)
 
 
 def test_a_process_that_did_not_run_for_a_while_does_not_take_others_for_lost(ends: Ends) -> None:
@@ -307,8 +307,8 @@ def test_who_closes_says_so_and_the_other_knows_that_it_is_no_failure(ends: Ends
     ends.do(ends.a, ends.a.close("done", ends.now))
     assert ends.told[ends.b][-2:] == [Deliver([b"last"], 4), PeerLeft("done")]
     assert ends.a.state is ends.b.state is LinkState.LEFT
-    assert ends.a.parted, "it may close the connection now: the other has heard it"
-    assert ends.b.parted
+    assert ends.a.bye_received, "it may close the connection now: the other has heard it"
+    assert ends.b.bye_received
     assert ends.a.close("again", ends.now) == []
 
 

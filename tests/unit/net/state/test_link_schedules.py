@@ -26,6 +26,8 @@ from monarch._src.net.state.link_actions import (
 )
 from tests.support.memory_network import MemoryNetwork, Trouble
 
+pytestmark = pytest.mark.slow
+
 SCHEDULES = int(os.environ.get("MONARCH_LINK_SCHEDULES", "2000"))
 FIRST = int(os.environ.get("MONARCH_LINK_SEED", "0"))
 STEPS = 25
@@ -128,10 +130,10 @@ class Process:
                 case LinkDown():
                     assert life.up
                     life.up = False
-                case PeerLost(_, unsaid):
+                case PeerLost(_, unacknowledged):
                     life.lost += 1
                     assert life.lost == 1
-                    assert unsaid <= len(life.sent)
+                    assert unacknowledged <= len(life.sent)
                 case Room():
                     assert life.link.has_room
                 case _:
@@ -210,7 +212,7 @@ def run_schedule(seed: int, counted: Counter[str]) -> None:
     if all(link.state is LinkState.UP for link in links):
         assert links[0].session == links[1].session
         for one, other in ((a, b), (b, a)):
-            assert one.current.link.unsaid == 0
+            assert one.current.link.unacknowledged == 0
             assert other.current.got == one.current.sent
     else:
         assert [link.state for link in links] == [LinkState.LOST] * 2, [

@@ -35,7 +35,7 @@ def test_what_comes_behind_it_waits_in_its_lane_and_in_no_other() -> None:
     number, (ask,) = fetching.wanted(LANE, "large", [10])
     assert not fetching.passes(LANE)
     assert fetching.passes(LANES[1])
-    fetching.came(LANE, "behind")
+    fetching.message_came(LANE, "behind")
     assert fetching.released(LANE) == []
     assert fetching.piece_came(number, ask.part, ask.at, ask.size) == ([], True)
     assert fetching.released(LANE) == ["large", "behind"]
@@ -65,7 +65,7 @@ def test_parts_without_bytes_are_not_asked_for() -> None:
 def test_a_piece_that_was_not_asked_for_is_refused(piece: tuple[int, int, int]) -> None:
     fetching: Fetching[str] = Fetching()
     number, _ = fetching.wanted(LANE, "message", [10, 10])
-    with pytest.raises(ValueError, match="are not what was asked for"):
+    with pytest.raises(ValueError, match="were not requested"):
         fetching.piece_came(number, *piece)
     fetching.validate()
 
@@ -91,7 +91,7 @@ def test_pieces_that_come_in_any_order_make_a_payload() -> None:
         assert fetching.piece_came(number, ask.part, ask.at, ask.size) == ([], False)
         assert fetching.released(LANE) == []
     assert fetching.piece_came(number, 0, 0, PIECE) == ([], True)
-    with pytest.raises(ValueError, match="are not what was asked for"):
+    with pytest.raises(ValueError, match="were not requested"):
         fetching.piece_came(number, 0, 0, PIECE)
     assert fetching.released(LANE) == ["message"]
 
@@ -147,7 +147,7 @@ class FetchingMachine(RuleBasedStateMachine):
         if self.fetching.passes(lane):
             assert not self.given[lane]
         else:
-            self.fetching.came(lane, self.number)
+            self.fetching.message_came(lane, self.number)
             self.given[lane].append(self.number)
 
     @rule(

@@ -107,8 +107,8 @@ def test_the_pool_gives_back_what_waits_too_long() -> None:
     table = Lending()
     first = use(table)
     table.let_go(first, 10.0)
-    assert table.looked(10.0 + POOLED_S / 2) == []
-    assert table.looked(10.0 + POOLED_S) == [Free(first, shared=False)]
+    assert table.time_passed(10.0 + POOLED_S / 2) == []
+    assert table.time_passed(10.0 + POOLED_S) == [Free(first, shared=False)]
     assert not table
 
 
@@ -218,7 +218,7 @@ class World:
 
     def look(self) -> None:
         self.now += POOLED_S
-        self.check(self.table.looked(self.now))
+        self.check(self.table.time_passed(self.now))
 
     def steps(self) -> Iterator[Step]:
         yield World.want

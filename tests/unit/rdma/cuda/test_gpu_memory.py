@@ -90,7 +90,7 @@ def test_a_process_without_a_gpu_says_so_of_an_array_on_one() -> None:
             "shape": (5,), "typestr": "|u1", "data": (1 << 45, False), "version": 3
         }  # fmt: skip
 
-    with pytest.raises(TypeError, match="this is no memory that can be moved"):
+    with pytest.raises(TypeError, match="this memory cannot be moved"):
         memory_of(Stranger())
 
 
@@ -167,7 +167,7 @@ def test_tensors_of_other_accelerators_are_refused_with_what_would_do(
         with pytest.raises(TypeError, match=r"a tensor on (xpu:0|mps); .*`\.cpu\(\)`"):
             memory_of(OnDevice(array, device))
     monkeypatch.setattr(torch.version, "hip", "6.2")
-    with pytest.raises(TypeError, match="of ROCm, whose driver is another one"):
+    with pytest.raises(TypeError, match="of ROCm, which has another driver"):
         memory_of(OnDevice(array))
 
 

@@ -360,7 +360,7 @@ def test_who_changes_what_is_on_the_wire_changes_no_memory(served: Served) -> No
 
     served.wire.changes = change
     room = bytearray(len(before))
-    with pytest.raises(TransportFailed, match="was not sealed by the other end"):
+    with pytest.raises(TransportFailed, match="the other end did not encrypt"):
         link.read_into([served.piece(room)], time.monotonic() + PATIENCE_S)
     assert changed.is_set()
     link.read_into([served.piece(room)], time.monotonic() + PATIENCE_S)  # a new connection

@@ -69,7 +69,7 @@ def test_routable_addresses_come_first(gids: list[tuple[int, str, str]], index: 
         ([card("b", roce()), card("a", roce())], ("a", 1)),
         ([card("a", roce(gbps=400)), card("b", infiniband(gbps=100))], ("b", 1)),
         ([card("a", infiniband(lid=0)), card("b", roce())], ("b", 1)),
-        ([card("a", roce(), unusable="may not be opened"), card("b", roce(gbps=1))], ("b", 1)),
+        ([card("a", roce(), unusable="cannot be opened"), card("b", roce(gbps=1))], ("b", 1)),
         ([card("efa_0", roce(gbps=400), driver="efa"), card("rxe0", roce(), driver="rxe")],
          ("rxe0", 1)),
         ([card("bnxt_re0", roce(), driver="bnxt_en")], ("bnxt_re0", 1)),
@@ -87,7 +87,10 @@ def test_an_active_port_is_chosen_infiniband_first_then_by_rate_then_by_name(
     [
         ([], "no RDMA device in this kernel"),
         ([card("a", roce(state="DOWN"))], "a port 1: its state is DOWN"),
-        ([card("a", infiniband(lid=0))], "a port 1: it has no LID: no subnet manager has been"),
+        (
+            [card("a", infiniband(lid=0))],
+            "a port 1: it has no LID: no subnet manager has configured",
+        ),
         ([card("a", roce(Gid(0, EMPTY, "RoCE v2")))], "a port 1: it has no address (GID)"),
         ([card("a", roce(), unusable="pass it on")], "a: pass it on"),
         ([card("efa_0", roce(), driver="efa")], "efa_0: an Elastic Fabric Adapter has reliable"),
@@ -162,4 +165,4 @@ def test_a_card_whose_node_is_not_there_says_what_to_do(tmp_path: Path) -> None:
     write(tmp_path / "class/infiniband/rxe0/ports/1/state", "4: ACTIVE")
     write(tmp_path / "class/infiniband_verbs/uverbs0/ibdev", "rxe0")
     (found,) = sysfs.devices(tmp_path / "class", tmp_path / "nodes")
-    assert "uverbs0 may not be opened; in a container pass it on with --device" in found.unusable
+    assert "uverbs0 cannot be opened; in a container pass it on with --device" in found.unusable

@@ -66,7 +66,7 @@ def test_an_error_ends_all_and_says_whose_it_was() -> None:
     traffic = Traffic(2, 2)
     one, other = traffic.add("read", chunks(8)), traffic.add("write", chunks(8))
     first, *_ = traffic.due()
-    struck = traffic.fell(first.number, 10, "no access")
+    struck = traffic.failed(first.number, 10, "no access")
     assert {id(t) for t in struck} == {id(one), id(other)}
     assert (one.status, other.status) == (10, None)
     assert one.why == other.why == traffic.why == "no access"
@@ -108,7 +108,7 @@ def test_whatever_happens_each_chunk_is_posted_once_and_every_transfer_ends(
         elif what == "land" and flying:
             traffic.landed(flying.pop(n % len(flying)).number)
         elif what == "fail" and flying and n % 7 == 0:
-            traffic.fell(flying.pop(n % len(flying)).number, 12, "no answer")
+            traffic.failed(flying.pop(n % len(flying)).number, 12, "no answer")
             flying.clear()
         elif what == "withdraw" and transfers:
             traffic.withdraw(transfers[n % len(transfers)])

@@ -92,7 +92,7 @@ def pull(
     reading = Reading(wanted, [str(n) for n in range(len(memories))])
     words: list[int] = []
     while True:
-        match reading.looked((yield from look_at(memories))):
+        match reading.stamps_read((yield from look_at(memories))):
             case Take(slots=slots):
                 words = []
                 for memory, slot in zip(memories, slots, strict=True):
@@ -206,7 +206,7 @@ def test_what_was_not_completed_is_no_version() -> None:
     for _ in memory.publish(0, fails=True):
         pass
     reading = Reading(Wanted(), ["trainer"])
-    action = reading.looked([stamps_of(memory.header, 1)])
+    action = reading.stamps_read([stamps_of(memory.header, 1)])
     assert action == Wait("trainer has none that is complete")
 
 
@@ -232,11 +232,11 @@ def test_a_version_that_was_passed_is_told_with_the_newest() -> None:
     stamps = [stamps_of(memory.header, 2)]
     for gone in (1, 3):
         reading = Reading(Wanted(gone), ["trainer"])
-        assert isinstance(reading.looked(stamps), Wait)  # the look may have missed it
-        assert reading.looked(stamps) == Past(0, 5)
+        assert isinstance(reading.stamps_read(stamps), Wait)  # the look may have missed it
+        assert reading.stamps_read(stamps) == Past(0, 5)
         assert reading.state == "over"
-    assert Reading(Wanted(2), ["trainer"]).looked(stamps) == Take(2, (1,))
-    assert isinstance(Reading(Wanted(6), ["trainer"]).looked(stamps), Wait)
+    assert Reading(Wanted(2), ["trainer"]).stamps_read(stamps) == Take(2, (1,))
+    assert isinstance(Reading(Wanted(6), ["trainer"]).stamps_read(stamps), Wait)
 
 
 def test_shards_are_taken_at_the_newest_version_that_all_have() -> None:
@@ -246,8 +246,8 @@ def test_shards_are_taken_at_the_newest_version_that_all_have() -> None:
             for _ in memory.publish(version):
                 pass
     found = [stamps_of(memory.header, 2) for memory in (ahead, behind)]
-    assert Reading(Wanted(), ["a", "b"]).looked(found) == Take(4, (0, 1))
-    action = Reading(Wanted(newer_than=4), ["a", "b"]).looked(found)
+    assert Reading(Wanted(), ["a", "b"]).stamps_read(found) == Take(4, (0, 1))
+    action = Reading(Wanted(newer_than=4), ["a", "b"]).stamps_read(found)
     assert action == Wait("a has versions 4, 5; b has versions 3, 4")
 
 

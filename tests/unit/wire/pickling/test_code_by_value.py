@@ -162,7 +162,7 @@ KINDS = {
     ),
     "structure of ctypes": (
         (
-            "import ctypes\nclass C(ctypes.Structure):\n    _pack_ = 1\n"
+            "import ctypes\nclass C(ctypes.Structure):\n    _pack_ = 1\n    _layout_ = 'ms'\n"
             "    _fields_ = [('x', ctypes.c_char), ('y', ctypes.c_int)]"
         ),
         "(__import__('ctypes').sizeof(C), C(b'a', 3).y)",
@@ -542,7 +542,7 @@ SINGLETON = """
 
 def test_what_goes_by_a_name_of_main_alone_is_refused_where_it_is_sent() -> None:
     names = of_a_cell(SINGLETON)
-    with pytest.raises(TypeError, match=r"'THE_ONE', a Single that goes by its name in `__main__`"):
+    with pytest.raises(TypeError, match=r"'THE_ONE', a Single pickled as a name in `__main__`"):
         dumps([names["THE_ONE"]])
 
 

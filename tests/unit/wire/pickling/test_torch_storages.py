@@ -15,6 +15,8 @@ from monarch._src.wire.messages import Call
 from monarch._src.wire.pickling.pickler import dumps, loads
 from monarch._src.wire.segment_refs import SEGMENT_FROM
 
+pytestmark = pytest.mark.slow
+
 torch: Any = pytest.importorskip("torch")
 
 CALL = Call(1, 2, "step", 0, [], [])

@@ -55,6 +55,15 @@ def unpicklable(
     return refusal, None if _NOTEBOOKS_OWN in str(refusal) else error
 
 
+def unpicklable_item(callee: str, item: str, value: object, error: Exception) -> Exception:
+    """The error that names the part of one of many values that cannot be pickled, as `error` says.
+
+    The text is one line, and `item` names the value in it, like `item 3`.
+    """
+    text = f"{callee}: {item}, a {_type_of(value)}, cannot be sent to another process"
+    return as_refusal(f"{text}{_why('it', value, error)}", error)
+
+
 def _refusal_text(
     callee: str,
     signature: inspect.Signature | None,

@@ -167,7 +167,7 @@ class Payloads:
             if self._sender is None or self._receiver is None:
                 segments, mappings = PayloadSender(self._receivers_of), PayloadReceiver()
                 rooms, served = self._node.send_limits, segments.served
-                served.on_less, rooms.waits = rooms.released, served.waits
+                served.on_removed, rooms.waits = rooms.released, served.waits
                 self._tidying = Tidying((segments.tidy, mappings.tidy))
                 self._sender, self._receiver = segments, mappings
             return self._sender, self._receiver

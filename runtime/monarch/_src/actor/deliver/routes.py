@@ -9,10 +9,10 @@ number of ranks. `net.state.message_order` keeps both routes in one order. A cas
 Messages to another host go through its agent anyway, so a message to several ranks of another host
 is a cast of any size, and crosses between the hosts once. On the own host a cast takes one more
 hop: with 16 ranks a call is 40 % slower, with 64 ranks 10 %, with 256 ranks equal, while the sender
-spends 1/2, 1/5 and 1/10 of the time (docs/performance.md). The own host's agent holds no payloads:
-a large payload lies in a segment that all ranks map, or the message is sent directly. The agent of
-another host fetches the payload, lends it to its ranks, and serves it to the hosts that it relays
-to.
+spends 1/2, 1/5 and 1/10 of the time (docs/explanation/performance.md). The own host's agent holds
+no payloads: a large payload lies in a segment that all ranks map, or the message is sent directly.
+The agent of another host fetches the payload, lends it to its ranks, and serves it to the hosts
+that it relays to.
 """
 
 from __future__ import annotations

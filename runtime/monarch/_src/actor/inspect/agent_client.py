@@ -10,6 +10,8 @@ import itertools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol, TypeAlias
 
+import msgspec
+
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import Known, agent_of
 from monarch._src.events import Output, OutputLine, bus
@@ -24,17 +26,19 @@ from monarch._src.wire.messages import (
     OutputFlushed,
     OutputLines,
     ReadStacks,
+    ReadTable,
     Signalled,
     SignalProcs,
     Snapshot,
     Snapshotted,
     StacksRead,
+    TableRead,
     WantOutput,
 )
 
 _STREAMS = ("stderr", "stdout")  # odd numbers are stdout
-Question: TypeAlias = "Snapshot | FlushOutput | ReadStacks | SignalProcs"
-Answer: TypeAlias = "Snapshotted | OutputFlushed | StacksRead | Signalled"
+Question: TypeAlias = "Snapshot | FlushOutput | ReadStacks | SignalProcs | ReadTable"
+Answer: TypeAlias = "Snapshotted | OutputFlushed | StacksRead | Signalled | TableRead"
 
 
 class AgentGoneError(RuntimeError):
@@ -127,6 +131,29 @@ class AgentClient:
         return self._request(
             agents, lambda number, _: ReadStacks(number, meshes, full, idle, timeout_s), _stacks
         )
+
+    @property
+    def agents(self) -> list[str]:
+        """The nodes of the agents of all hosts that this process uses, its own host's first."""
+        return [AGENT, *self.others]
+
+    def read_table(self, agent: str, request: ReadTable, settled: Settled) -> Callable[[], None]:
+        """Request rows of one agent; `settled` gets its TableRead, or None if the agent is gone.
+
+        Returns the function that drops the request, whose answer is then ignored.
+        """
+        number = next(self._numbers)
+        self._queries[number] = _PendingQuery(
+            [agent], settled, lambda answers: answers[0] if answers else None
+        )
+        if not self._node.send(agent, msgspec.structs.replace(request, request=number)):
+            self._queries.pop(number, None)
+            settled.fail(AgentGoneError("the host agent is gone"))
+
+        def drop() -> None:
+            self._queries.pop(number, None)
+
+        return drop
 
     def signal(self, mesh: int, ranks: list[int], number: int) -> Future[Signalled]:
         """Send a signal to these ranks."""

@@ -1,9 +1,9 @@
-"""Handlers of the messages that inspect a process: metrics, actors, log levels, faults, debugging.
+"""Handlers of the messages that inspect a process: metrics, actors, tables, faults, debugging.
 
 Runs in: any process with a runtime, on the receiving thread.
 Owns: the injected faults of the process's links.
-Invariants: no handler disturbs running user code. Injected faults and the debugger are loaded on
-first use.
+Invariants: no handler disturbs running user code. Injected faults, tables and the debugger are
+loaded on first use.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from monarch._src.wire.messages import (
     KeepFailures,
     ReadActors,
     ReadMetrics,
+    ReadTable,
     Reply,
     SetBridge,
     SetLinks,
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 # A higher layer, loaded with the first breakpoint.
 DEBUGGER = "monarch._src.debug.rank.pauses"
+# A higher layer, loaded with the first query.
+TABLES = "monarch._src.telemetry.sql.process_rows"
 
 
 class InspectHandlers:
@@ -56,6 +59,7 @@ class InspectHandlers:
         self.handlers: dict[type, Callable[[str, Any, Payload], None]] = {
             ReadMetrics: self._on_read_metrics,
             ReadActors: self._on_read_actors,
+            ReadTable: self._on_read_table,
             SetLogLevel: self._on_set_log_level,
             SetLinks: self._on_set_links,
             RankPausedMessage: self._on_rank_paused,
@@ -79,6 +83,10 @@ class InspectHandlers:
         living = [cell.snapshot() for cell in list(self._run.cells.values())]
         seen = ActorsSeen((*self._run.tombstones.snapshots(), *living))
         self._run.node.send(peer, Reply(message.call, message.rank, OK), packed_actors(seen))
+
+    def _on_read_table(self, peer: str, message: ReadTable, _payload: Payload) -> None:
+        if peer == AGENT:  # queries go to host agents only, which ask the processes
+            self._run.node.send(peer, import_module(TABLES).read_table(self._run, message))
 
     def _on_set_log_level(self, peer: str, message: SetLogLevel, _payload: Payload) -> None:
         logging.getLogger().setLevel(message.level)

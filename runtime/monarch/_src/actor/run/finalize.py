@@ -9,8 +9,8 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import re
 import sys
-import sysconfig
 import threading
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
@@ -18,7 +18,14 @@ from monarch._src.actor.endpoint import forget_classes
 from monarch._src.wire.pickling import main_names
 
 _CODE = (ModuleType, FunctionType, BuiltinFunctionType, type)
-_LIBRARIES = ("stdlib", "platstdlib", "purelib", "platlib")
+# A proc looks at some hundred modules at its end. So no path is resolved, and `sysconfig`, which
+# takes milliseconds, is not asked: the standard library and this package are known by their place,
+# installed packages by the name of their folder.
+_LIBRARIES = (
+    os.path.join(os.path.dirname(os.__file__), ""),
+    os.path.abspath(f"{os.path.dirname(__file__)}/../../..") + os.sep,  # runtime/monarch
+)
+_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 
 
 def run_exit_functions() -> None:
@@ -60,13 +67,7 @@ def _is_of_the_program(name: str, module: ModuleType) -> bool:
     path = getattr(module, "__file__", None)
     if not isinstance(path, str) or name == "__main__":
         return False
-    return not os.path.realpath(path).startswith(_libraries())
-
-
-def _libraries() -> tuple[str, ...]:
-    own = os.path.abspath(f"{os.path.dirname(__file__)}/../../..")  # runtime/monarch
-    paths = [sysconfig.get_path(name) for name in _LIBRARIES]
-    return tuple(os.path.join(os.path.realpath(path), "") for path in (own, *paths) if path)
+    return not path.startswith(_LIBRARIES) and not _INSTALLED.search(path)
 
 
 def _is_dunder(name: str) -> bool:

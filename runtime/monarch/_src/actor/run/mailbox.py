@@ -100,6 +100,10 @@ class Mailbox(Waitable):
                 return item
         return None
 
+    def items(self) -> list[Item]:
+        """The queued items, in order. Any thread."""
+        return list(self._items.copy())
+
     def queued_calls(self) -> int:
         """The number of queued calls. Any thread."""
         return sum(isinstance(item, tuple) for item in self._items.copy())

@@ -188,6 +188,8 @@ class RunningCalls:
             if call.call:
                 self._answer_died(peer, call, error.why, counts)
             return None
+        if cell.runtime.hooks.explain_error is not None:
+            error = cell.runtime.hooks.explain_error(cell, call.reply_to or peer, call, error)
         if (isinstance(error, Exception) or cancelled) and call.call and not call.by_port:
             failure = cell.describe(error, "endpoint", call.endpoint)
             self._answer(peer, call, RAISED, pack(failure, error), counts)

@@ -255,6 +255,8 @@ class OwnedMeshes:
         # Handles failures that no actor of this process owns: the client calls its fault hook, and
         # a proc reports them to the owner of its mesh.
         self.on_unhandled: Callable[[MeshFailure], None] | None = None
+        # By mesh: code that handles its failures itself while it runs; see `handle_failures`.
+        self._handlers: dict[int, list[Callable[[RankFailure], bool]]] = {}
         self.root = Supervisor(self._check_root, lambda _: None, lambda: None)
 
     def current_supervisor(self) -> Supervisor:
@@ -288,6 +290,7 @@ class OwnedMeshes:
 
     def on_mesh_gone(self, uid: int) -> None:
         """Nothing is left of that mesh."""
+        self._handlers.pop(uid, None)
         supervisor = self._supervisors.pop(uid, None)
         if supervisor is not None:
             for each in supervisor.on_mesh_gone(uid):
@@ -307,11 +310,30 @@ class OwnedMeshes:
             return
         if record:
             mesh.record(failures)
+        for handles in list(self._handlers.get(uid, ())):
+            failures = [failure for failure in failures if not handles(failure)]
         reported = failures
         if supervisor is self.root:
             reported = [f for f in failures if not of_bootstrap(f) or f.death is not None]
         if reported and not supervisor.on_mesh_failed(uid, reported):
             log.info("%s has failed while it was stopped: %s", mesh.name, reported[0].what)
+
+    def handle_failures(
+        self, uid: int, handles: Callable[[RankFailure], bool]
+    ) -> Callable[[], None]:
+        """Keep failures of that mesh from its owner while `handles` returns True for them.
+
+        `handles` is called on the receiving thread, after the calls that wait for the rank have
+        failed. Returns how to end this; the end of the mesh ends it too.
+        """
+        self._handlers.setdefault(uid, []).append(handles)
+
+        def end() -> None:
+            handlers = self._handlers.get(uid, [])
+            if handles in handlers:
+                handlers.remove(handles)
+
+        return end
 
     def meshes_on(self, procs: int, rank: int) -> list[tuple[int, OwnedMesh]]:
         """Actor meshes with an actor on that proc, whose owner does not own the proc mesh."""

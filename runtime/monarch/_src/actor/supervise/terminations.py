@@ -216,7 +216,7 @@ class Terminations:
                 self._calls.on_rank_lost(number, position, failure)
         if self.on_restarting is not None:
             self.on_restarting(uid, rank)
-        bus.emit(RankRestarting(failure))
+        bus.emit(RankRestarting(failure, uid))
 
     def _on_proc_lost(self, ref: ProcsRef, ended: ProcEnded) -> None:
         failure = _failure(ref, ended)
@@ -227,7 +227,7 @@ class Terminations:
         with self._answering:
             self._calls.on_proc_lost(ref.uid, ended.rank, failure)
         if not ended.expected:
-            bus.emit(RankFailed(failure))
+            bus.emit(RankFailed(failure, ref.uid))
             if ref.owner == self._node.name:
                 self._failures.setdefault((ref.uid, None), []).append(failure)
             for uid, mesh in self._ownership.meshes_on(ref.uid, ended.rank):

@@ -49,12 +49,12 @@ def add_where(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def add_timeout(parser: argparse.ArgumentParser, default: float, help: str) -> None:
-    """Add `--timeout`, in seconds."""
+def add_timeout(parser: argparse.ArgumentParser, default: float | None, help: str) -> None:
+    """Add `--timeout`, in seconds. Without a default, `help` says what happens."""
+    usual = "" if default is None else " (default: %(default)g)"
     parser.add_argument(
-        "--timeout", type=_seconds, default=default, metavar="SECONDS",
-        help=f"{help} (default: %(default)g)",
-    )  # fmt: skip
+        "--timeout", type=_seconds, default=default, metavar="SECONDS", help=f"{help}{usual}"
+    )
 
 
 def add_identity(parser: argparse.ArgumentParser, key_help: str) -> None:

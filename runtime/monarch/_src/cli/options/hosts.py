@@ -20,6 +20,7 @@ def add(commands: Commands) -> None:
     _add_reach(commands)
     _add_worker(commands)
     _add_job(commands)
+    _add_torchrun(commands)
 
 
 def _add_keys(commands: Commands) -> None:
@@ -117,6 +118,19 @@ def _add_job(commands: Commands) -> None:
         "end. Exits with 1 and keeps the record if a host could not be released.",
     )  # fmt: skip
     ended.add_argument("which", metavar="JOB", help="a name or the path of a record")
+
+
+def _add_torchrun(commands: Commands) -> None:
+    add_command(
+        commands, "torchrun", _torchrun,
+        help="run a script on ranks, with the options of torchrun (needs torch)",
+    )  # fmt: skip
+
+
+def _torchrun(arguments: argparse.Namespace) -> int:
+    from monarch._src.cli import torchrun
+
+    return torchrun.run(arguments.words)
 
 
 def _keys_make(arguments: argparse.Namespace) -> int:

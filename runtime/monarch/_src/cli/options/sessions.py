@@ -1,4 +1,4 @@
-"""Options of the commands about sessions: `ps`, `stacks`, `attach`, `kill`, `reap`."""
+"""Options of the commands about sessions: `ps`, `stacks`, `query`, `attach`, `kill`, `reap`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def add(commands: Commands) -> None:
     """Add the commands."""
     _add_ps(commands)
     _add_stacks(commands)
+    _add_query(commands)
     _add_attach(commands)
     _add_kill(commands)
     _add_reap(commands)
@@ -69,6 +70,27 @@ def _add_stacks(commands: Commands) -> None:
         "--idle", action="store_true", help="also read ranks that report themselves idle"
     )
     add_timeout(stacks, STACKS_S, "seconds to wait for all stacks")
+
+
+def _add_query(commands: Commands) -> None:
+    query = add_command(
+        commands,
+        "query",
+        _query,
+        help="run SQL over the live state of your sessions on this machine",
+        description="Run one SELECT over tables of the live state: hosts, procs, meshes, actors, "
+        "calls, messages, log_lines, frames and more (see `monarch query 'SHOW TABLES'` and "
+        "`'DESCRIBE procs'`). Needs DuckDB (pip install 'monarch-jupyter[sql]'). Exits with 1 if "
+        "the query failed, or if rows are missing because a process did not answer.",
+    )
+    query.add_argument("sql", metavar="SQL", help="the query; - reads it from standard input")
+    query.add_argument(
+        "--session", default="", metavar="SESSION",
+        help="ask this session only: its name in `monarch ps`, or its first letters",
+    )  # fmt: skip
+    add_where(query)
+    query.add_argument("--json", action="store_true", help="print JSON")
+    add_timeout(query, None, "seconds to wait for ranks (default: 2, and 30 for the table frames)")
 
 
 def _add_attach(commands: Commands) -> None:
@@ -152,6 +174,15 @@ def _stacks(arguments: argparse.Namespace) -> int:
     return stacks.run(
         arguments.bases, arguments.timeout, arguments.which, full=arguments.full,
         idle=arguments.idle,
+    )  # fmt: skip
+
+
+def _query(arguments: argparse.Namespace) -> int:
+    from monarch._src.cli import query
+
+    return query.run(
+        arguments.bases, arguments.timeout, arguments.sql, arguments.session,
+        as_json=arguments.json,
     )  # fmt: skip
 
 

@@ -9,7 +9,6 @@ the editor as events of the protocol.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -23,6 +22,7 @@ from monarch._src.debug.dap.state.multiplexer import (
     ToRank,
 )
 from monarch._src.errors import DebugError
+from monarch._src.net.local.interrupt import GuardedLock
 from monarch._src.wire.dap_codec import DapError, Message, Unpacker, packed
 from monarch._src.wire.messages import (
     AskBridge,
@@ -64,7 +64,7 @@ class Bridge:
         self._index = {(one.mesh, one.rank): at for at, one in enumerate(self.ranks)}
         self._numbers: dict[int, int] = {}  # of bridges, by index in `ranks`
         self._unpackers = [Unpacker() for _ in self.ranks]
-        self._lock = threading.RLock()
+        self._lock = GuardedLock(reentrant=True)
         self._closed = False
 
     @property

@@ -30,7 +30,7 @@ from monarch._src.actor.runtime import Runtime, runtime_or_none
 from monarch._src.debug.rank.frames import code_at, function_of, is_all_users
 from monarch._src.debug.rank.types import ENTRY_CODES, Bridge, Ending, Stop
 from monarch._src.errors import CallCancelled
-from monarch._src.net.local.interrupt import uninterrupted
+from monarch._src.net.local.interrupt import GuardedLock, uninterrupted
 from monarch._src.net.local.waitable import Waitable
 from monarch._src.wire.ids import AGENT
 from monarch._src.wire.messages import (
@@ -181,7 +181,7 @@ class ProcPauses:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self._numbers = itertools.count(1)
-        self._lock = threading.Lock()
+        self._lock = GuardedLock()
         self._sessions: dict[int, PausedThread | Stop] = {}
         # Debuggers by thread, kept while breakpoints set from a console need tracing.
         self._debuggers: dict[int, tuple[RankPdb, PausedThread]] = {}
@@ -423,7 +423,7 @@ def _instance_here() -> ActorInstance | None:
 
 
 _pauses: ProcPauses | None = None
-_making = threading.Lock()
+_making = GuardedLock()
 
 
 def pauses_of(runtime: Runtime) -> ProcPauses:

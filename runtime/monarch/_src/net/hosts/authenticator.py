@@ -1,9 +1,9 @@
-"""Who may connect: the handler of ZeroMQ's authentication protocol (ZAP, RFC 27).
+"""Decides which keys may connect: the handler of ZeroMQ's authentication protocol (ZAP, RFC 27).
 
-Runs in: a thread of its own, one a context that listens; it ends with the context.
-Invariants: it is there before the first listener is. ZeroMQ asks it for every connection once the
-peer has proved to hold the secret of the key that it names; until the answer nothing that the peer
-says reaches a socket. What it cannot make sense of is refused.
+Runs in: a thread of its own, one for each context that listens; it ends with the context.
+Invariants: it exists before the first listener. ZeroMQ asks it about every connection, after the
+peer has proved that it holds the secret of the key that it names. No message of the peer reaches a
+socket before the answer. Malformed requests are refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KEY_BYTES = 32
 
 
 class Gate:
-    """Lets in all and only the keys of an allow-list."""
+    """Accepts all and only the keys of an allow-list."""
 
     def __init__(self, context: zmq.Context[Any], allowed: AllowList, audit: Audit) -> None:
         self._allowed = allowed
@@ -46,18 +46,18 @@ class Gate:
         except zmq.ContextTerminated:
             pass
         except Exception:
-            # Without an answer nobody is let in any more, which is the safe way to fail.
+            # Without answers ZeroMQ accepts no connection, so this fails safely.
             log.exception("the gate has failed: no further connection is accepted")
         finally:
             self._socket.close(0)
 
     def join(self) -> None:
-        """Wait for its end, which the end of the context brings about."""
+        """Wait until the thread has ended, as it does when the context ends."""
         self._thread.join()
 
     def _decide(self, request: Sequence[bytes]) -> list[bytes]:
         if len(request) < 6 or request[0] != VERSION:
-            return _answer(request[1] if len(request) > 1 else b"", "500", "no request of ZAP 1.0")
+            return _answer(request[1] if len(request) > 1 else b"", "500", "not a ZAP 1.0 request")
         number, address, mechanism = request[1], request[3], request[5]
         where = address.decode(errors="replace").removeprefix("::ffff:")
         if mechanism != b"CURVE" or len(request) != 7 or len(request[6]) != KEY_BYTES:
@@ -67,10 +67,10 @@ class Gate:
         role = self._allowed.role_of(public)
         if role is None:
             self._audit.note(
-                "refused", why="its key is none of this job's", address=where,
+                "refused", why="its key is not one of this job", address=where,
                 key=fingerprint(public),
             )  # fmt: skip
-            return _answer(number, "400", "that key is none of this job's")
+            return _answer(number, "400", "that key is not one of this job")
         return _answer(number, "200", "OK", f"{role.value} {fingerprint(public)} {where}")
 
 
@@ -79,13 +79,13 @@ def _answer(number: bytes, status: str, text: str, user: str = "") -> list[bytes
 
 
 def who_sent(frame: Any) -> tuple[Role, str, str]:
-    """Role, fingerprint and address of the peer that a received frame came from.
+    """Role, fingerprint and address of the peer that sent a received frame.
 
     Raises:
-        PermissionError: it came through no gate.
+        PermissionError: no authenticator has accepted the peer.
     """
     try:
         role, mark, address = str(frame.get("User-Id")).split(" ", 2)
         return Role(role), mark, address
     except (zmq.ZMQError, ValueError):
-        raise PermissionError("a message came from a peer that no gate has let in") from None
+        raise PermissionError("a message of a peer that no authenticator has accepted") from None

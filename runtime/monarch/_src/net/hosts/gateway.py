@@ -79,7 +79,7 @@ class Gateway:
         name: of this end of each link. told: takes notices of links, in order with messages.
         admits: whether to hand on the messages of that link; if not, `stranger` gets those that are
             for this node itself. unknown: called before a message goes to an unknown local node.
-        tunnel: takes the messages of tunnels' links, which are no Relays.
+        tunnel: takes the messages of tunnels' links, which are not Relays.
         observed: takes requests for a snapshot from the holders of keys.
         """
         self._node = node
@@ -90,7 +90,7 @@ class Gateway:
         self._tunnel = tunnel
         self._observed = observed
         self._audit = audit
-        self._refusals: Tally[str] = Tally()  # by the link, of which there are few
+        self._refusals: Tally[str] = Tally()  # by link; there are few
         self._liveness_s = liveness_s
         # On a worker: the node of its client, which is the name of the link to it.
         self.client = ""
@@ -101,7 +101,7 @@ class Gateway:
         # Returns False to hold back a message until its payload is here, and hands it in itself.
         self.passes: Passes = lambda _sender, _origin, _to, _frames: True
         self._posted: deque[Callable[[], None]] = deque()
-        self.on_forked: Callable[[], None] = lambda: None  # also of what goes beside links
+        self.on_forked: Callable[[], None] = lambda: None  # for connections beside the links
         self._incoming: deque[tuple[str, Sequence[Buffer] | Notice, int]] = deque()
         bounds = bounds_of(liveness_s)
         self.links = Links(
@@ -211,20 +211,20 @@ class Gateway:
 
     def _on_notice(self, peer: str, notice: Notice) -> None:
         self._incoming.append((peer, notice, -1))
-        self._node.router.wake()  # it may come of a send, on any thread
+        self._node.router.wake()  # a notice may result from a send, on any thread
 
     def post(self, work: Callable[[], None]) -> None:
-        """Have that done on the thread that handles what links bring. Any thread."""
+        """Run a function on the thread that handles messages of links. Any thread."""
         self._posted.append(work)
         self._node.router.wake()
 
     def drain(self) -> None:
-        """Handle what has come. For the holder of the baton."""
+        """Handle messages, notices and posted functions. For the leader."""
         for _ in range(len(self._posted)):
             try:
                 self._posted.popleft()()
-            except Exception:  # of one; the next has its turn
-                log.exception("what was posted to the gateway failed")
+            except Exception:  # the next function runs all the same
+                log.exception("a function that was posted to the gateway failed")
         links = self.links
         if links.missed or time.monotonic() >= links.next_deadline():
             links.work()
@@ -242,7 +242,7 @@ class Gateway:
                 else:
                     self._on_frames(peer, what)  # pyright: ignore[reportArgumentType]
             except Exception:  # must not affect the next message
-                log.exception("handling what came from %s failed", peer)
+                log.exception("handling a message or notice of %s failed", peer)
             finally:
                 if size > 0:
                     self._handled(peer, size)
@@ -272,13 +272,13 @@ class Gateway:
             if isinstance(message, TUNNELLED):
                 self._tunnel(peer, message, payload)
             else:
-                self._refuse(peer, f"a {type(message).__name__} is none of a tunnel")
+                self._refuse(peer, f"a {type(message).__name__} is not a message of a tunnel")
             return
         if type(message) is Snapshot and self._observed is not None:
             self._observed(peer, message)
             return
         if type(message) is not Relay:
-            self._refuse(peer, f"a {type(message).__name__} is not passed on")
+            self._refuse(peer, f"a {type(message).__name__} cannot be relayed")
             return
         origin = "" if peer == self.client else peer
         if self._admits(peer):
@@ -294,7 +294,7 @@ class Gateway:
                 return
             self._stranger(peer, said)
         else:
-            self._refuse(peer, "this host is not its own")
+            self._refuse(peer, "its sender does not hold this host")
 
     def _on_relay(self, peer: str, relay: Relay, origin: str, frames: list[Buffer]) -> None:
         try:

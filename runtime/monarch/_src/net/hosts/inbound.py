@@ -63,7 +63,7 @@ class Accepted:
             if isinstance(message, LinkHello):
                 end = self._on_hello(route, message, part)
         if end is None:
-            raise NotHeardError("it has said no hello", self._facts(part))
+            raise NotHeardError("it has sent no hello", self._facts(part))
         return end
 
     def _facts(self, part: Any) -> dict[str, str]:
@@ -81,10 +81,10 @@ class Accepted:
         is_possible = hello.incarnation > 0 and hello.peer >= 0
         why = self._names.refused(name, role, mark)
         if not is_possible:
-            why = why or "no node can have begun then"
+            why = why or "its hello has an impossible incarnation"
         elif not why and end is not None and hello.incarnation < end.link.peer_incarnation:
             # A hello of an earlier incarnation, or of an impostor.
-            why = "another node, which has begun later, has that name"
+            why = "a newer node has that name"
         if why:
             facts = {"role": role.value, "key": mark, "address": address}
             session = hello.incarnation ^ hello.peer if is_possible else 0

@@ -2,14 +2,14 @@
 
 Runs in: `monarch keys`, and every process that listens or dials beyond its host, before it has a
 ZeroMQ context.
-Invariants: a secret is in memory, in a file of mode 0600, and nowhere else but in the pipe by which
-a launcher hands it to a host: it has no text and cannot be pickled. A file that others could read
-or write is refused, and so is a directory in which they could replace it.
+Invariants: a secret exists only in memory, in a file of mode 0600, and in the pipe by which a
+launcher hands it to a host: it has no text and cannot be pickled. A file that others could read or
+write is refused, and so is a directory in which they could replace it.
 
     job.public      the public keys of the job by role; every process needs it
-    worker.key      the pair of who serves hosts
-    owner.key       the pair of who may act
-    observer.key    the pair of who may look
+    worker.key      the pair of a worker, which serves a host
+    owner.key       the pair of an owner, which may act
+    observer.key    the pair of an observer, which may look
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from monarch._src.wire.msgpack_text import UNREADABLE
 VERSION = 1
 PUBLIC = "job.public"
 _WHO = {
-    Role.WORKER: "a worker, who serves a host",
-    Role.OWNER: "an owner, who may act",
-    Role.OBSERVER: "an observer, who may look",
+    Role.WORKER: "a worker, which serves a host",
+    Role.OWNER: "an owner, which may act",
+    Role.OBSERVER: "an observer, which may look",
 }
 LARGEST = 1 << 20  # bytes of a file of keys
 
 
 class Secret:
-    """A secret key. It shows nothing of itself, and stays in this process."""
+    """A secret key. Its repr is empty, and it cannot leave this process by pickle."""
 
     __slots__ = ("_value",)
 
@@ -48,7 +48,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> bytes:
-        """The key as Z85 text, for ZeroMQ; or a file with one, for the host that is to have it."""
+        """The key as Z85 text, for ZeroMQ; or the content of a key file, for another host."""
         return self._value
 
     def __repr__(self) -> str:
@@ -59,7 +59,7 @@ class Secret:
 
 
 class Keys:
-    """What one process proves itself with, and whom it believes."""
+    """The key pair by which a process authenticates itself, and the keys that it accepts."""
 
     def __init__(self, role: Role, public: str, secret: Secret, allowed: AllowList) -> None:
         self.role = role
@@ -105,8 +105,8 @@ def make(directory: str | os.PathLike[str], job: str = "") -> AllowList:
     """Make the pairs of a new job in that directory: all files at once, or none.
 
     Raises:
-        FileExistsError: there is something by that name. NotADirectoryError, PermissionError,
-            OSError: it cannot be made there.
+        FileExistsError: the path exists. NotADirectoryError, PermissionError, OSError: the
+            directory cannot be made.
     """
     path = Path(os.path.abspath(os.path.expanduser(os.fspath(directory))))
     job = job or f"{path.name}-{secrets.token_hex(4)}"
@@ -153,11 +153,11 @@ def _write_bytes(path: Path, content: bytes) -> None:
         os.fsync(fd)
 
 
-# --- handing to a host ----------------------------------------------------------------------------
+# --- keys for another host ------------------------------------------------------------------------
 
 
 def for_a_worker(directory: str | os.PathLike[str]) -> dict[str, Secret]:
-    """The files that a host needs to serve the job, by name, for `install`. Raises as `load`."""
+    """The files with which a host serves the job, by name, for `install`. Raises as `load`."""
     load(directory, None, Role.WORKER)
     names = (PUBLIC, key_file(Role.WORKER))
     return {name: Secret(Path(directory, name).read_bytes()) for name in names}
@@ -167,12 +167,12 @@ def install(directory: Path, files: Mapping[str, Secret]) -> None:
     """Write these files into a new directory that only this user can enter.
 
     Raises:
-        OSError: it cannot be made. ValueError: one is no file of keys.
+        OSError: it cannot be made. ValueError: a name is not that of a key file.
     """
     directory.mkdir(mode=0o700)
     for name, text in files.items():
         if name not in (PUBLIC, *map(key_file, Role)):
-            raise ValueError(f"{name!r} is no file of keys")
+            raise ValueError(f"{name!r} is not the name of a key file")
         _write_bytes(directory / name, text.reveal())
 
 
@@ -186,19 +186,19 @@ def load(
     *,
     only: bool = False,
 ) -> Keys:
-    """The keys with which this process is to take part.
+    """The keys with which this process takes part in the job.
 
     Args:
         ca: the directory of the job's keys, or its file `job.public`.
-        private_key: the file of the pair to use; that of `role` beside the public keys if None.
+        private_key: the file of the pair to use; by default that of `role` beside the public keys.
         only: refuse a pair of another role, with which nothing would work.
 
     Raises:
         FileNotFoundError: there is no such file. PermissionError: others could read or write one.
-        ValueError: a file is damaged, of another job, or of a role that the list does not give it.
+        ValueError: a file is damaged, of another job, or listed with another role.
     """
     if os.fspath(ca) == TRUST_ALL:
-        raise ValueError(f"{TRUST_ALL!r} are no keys")
+        raise ValueError(f"{TRUST_ALL!r} stands for no keys; give their directory")
     public_file = Path(os.path.expanduser(os.fspath(ca)))
     if public_file.is_dir():
         public_file /= PUBLIC
@@ -214,8 +214,7 @@ def load(
         raise ValueError(f"{own} is a key for {found.role}, and in {public_file} it is {said}")
     if only and listed is not role:
         raise PermissionError(
-            f"{own} is the key of {_WHO[listed]}, and this takes that of {_WHO[role]}: "
-            f"{key_file(role)}"
+            f"{own} is the key of {_WHO[listed]}; this needs that of {_WHO[role]}: {key_file(role)}"
         )
     return Keys(listed, found.public, Secret(found.secret.encode()), allowed)
 
@@ -231,7 +230,7 @@ def load_public(path: str | os.PathLike[str]) -> AllowList:
 
 
 def _check_pair(where: Path, found: _KeyFile) -> None:
-    # What is wrong with a secret is not said: it would say what the secret is.
+    # The error does not say what is wrong with a secret, because that would reveal some of it.
     try:
         fits = len(found.secret) == KEY_LENGTH and (
             zmq.curve_public(found.secret.encode()).decode() == found.public
@@ -239,7 +238,7 @@ def _check_pair(where: Path, found: _KeyFile) -> None:
     except (ValueError, zmq.ZMQError):
         fits = False
     if not fits:
-        raise ValueError(f"{where} is damaged: its two keys are no pair; make new keys")
+        raise ValueError(f"{where} is damaged: its two keys are not a pair; make new keys")
 
 
 T = TypeVar("T", _PublicFile, _KeyFile)
@@ -258,7 +257,7 @@ def _read(path: Path, kind: type[T]) -> T:
         if error.errno != errno.ELOOP:
             raise
         raise PermissionError(
-            f"{path} is a symbolic link, and what it leads to may be changed; copy the file here"
+            f"{path} is a symbolic link, whose target may be changed; copy the file here"
         ) from None
     try:
         _check_private(path, os.fstat(fd))
@@ -269,11 +268,11 @@ def _read(path: Path, kind: type[T]) -> T:
 
 
 def _parsed(path: Path, data: bytes, kind: type[T]) -> T:
-    damaged = f"{path} is no file of keys, or is damaged; make new keys"
+    damaged = f"{path} is not a file of keys, or is damaged; make new keys"
     try:
         found: Any = msgspec.json.decode(data, type=kind)
     except UNREADABLE:
-        raise ValueError(damaged) from None  # what it says could be a secret
+        raise ValueError(damaged) from None  # msgspec's text could quote a secret
     if found.version != VERSION:
         raise ValueError(f"{path} is of version {found.version}; this monarch reads {VERSION}")
     return found
@@ -282,22 +281,22 @@ def _parsed(path: Path, data: bytes, kind: type[T]) -> T:
 def _check_private(path: Path, found: os.stat_result) -> None:
     mode = stat.S_IMODE(found.st_mode)
     if not stat.S_ISREG(found.st_mode):
-        raise PermissionError(f"{path} is no plain file; copy the one of the job here")
+        raise PermissionError(f"{path} is not a plain file; copy the one of the job here")
     if found.st_uid != os.getuid():
         raise PermissionError(f"{path} belongs to user {found.st_uid}; copy it to one of your own")
     if mode & 0o077:
         raise PermissionError(
             f"others can read or write {path} (mode {mode:04o}); run `chmod 600 {path}`, and make "
-            "new keys if somebody may have read it"
+            "new keys if another user may have read it"
         )
 
 
 def _check_directory(directory: Path) -> None:
-    """Whoever may write to the directory may replace what is in it."""
+    """Refuse a directory in which other users could replace files."""
     try:
         found = os.stat(directory)
     except OSError:
-        return  # the file is not there either, which will be said
+        return  # the file does not exist either, which is reported next
     if found.st_uid not in (0, os.getuid()):
         raise PermissionError(f"{directory} belongs to user {found.st_uid}, who can replace keys")
     if found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:

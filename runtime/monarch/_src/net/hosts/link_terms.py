@@ -1,4 +1,4 @@
-"""On what terms this process has links: the versions that it speaks, and how long it waits.
+"""The terms of links: the versions of this process, and its time-outs.
 
 Runs in: any process that listens or dials beyond its host.
 """
@@ -17,7 +17,7 @@ from monarch._src.wire.messages import PROTOCOL
 
 
 def link_versions() -> dict[str, str]:
-    """What both ends of a link have to agree in."""
+    """The versions in which both ends of a link have to agree."""
     found = {
         "protocol": str(PROTOCOL),
         "link": str(LINK_PROTOCOL),
@@ -35,8 +35,8 @@ def link_versions() -> dict[str, str]:
 def bounds_of(liveness_s: float, *, prompt: bool = False) -> Bounds:
     """Bounds under which a host is lost within that time.
 
-    The transport takes up to a fifth of it to notice that a connection carries nothing. `prompt`:
-    the other end runs no user code, and has to answer itself.
+    The transport takes up to a fifth of it to notice a dead connection. `prompt`: the other end
+    runs no user code, and has to answer pings itself.
     """
     return Bounds(
         patience_s=0.8 * liveness_s,

@@ -1,4 +1,4 @@
-"""One end of a link as a process has it, and what it is told about links.
+"""An end of a link with its sockets, and notices about links.
 
 Runs in: any process that listens or dials beyond its host.
 """
@@ -22,7 +22,7 @@ from monarch._src.net.state.link_actions import (
 
 
 class PeerNamed(msgspec.Struct, frozen=True):
-    """Who was dialled without knowing its name has said it; `dialled_as`: what it was called."""
+    """A node that was dialled without a name has sent one; `dialled_as`: its placeholder."""
 
     dialled_as: str
 
@@ -31,7 +31,7 @@ Notice: TypeAlias = "LinkUp | LinkDown | Room | PeerLost | PeerLeft | PeerRefuse
 
 
 class End:
-    """One end of a link, and how what it says leaves this process."""
+    """One end of a link, with the socket or the route for its messages."""
 
     def __init__(self, link: Link, mark: str, role: Role | None) -> None:
         self.link = link
@@ -42,16 +42,16 @@ class End:
         self.monitor: Any = None
         self.address = ""
         self.failed_handshakes = 0
-        self.is_anybody = False  # dialled without knowing who it is, and it has not said so yet
+        self.is_anybody = False  # dialled without a name, and the peer has not sent one yet
 
     def also_called(self, name: str, other: End) -> str:
-        """Why it may not have that name, which the other side of another end has."""
+        """The error if the peer's name is already that of the other side of another end."""
         return (
-            f"who answers at {self.address} calls itself {name}, and so does who answers at "
+            f"the node at {self.address} has the name {name}, and so has the one at "
             f"{other.address}, to which there is a link already: is that the same worker?"
         )
 
     @property
     def shown(self) -> str:
-        """What the other side is called, for people: where it is, until its name is known."""
+        """The name of the other side for people; its address until the name is known."""
         return self.address if self.is_anybody else self.link.peer

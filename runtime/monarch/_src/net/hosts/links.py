@@ -185,7 +185,7 @@ class Links:
         self._wake()
 
     def handled(self, peer: str, size: int) -> None:
-        """Report that so many bytes from that node are handled, which frees room in its window."""
+        """Report that `size` bytes from that node are handled, which frees room in its window."""
         with self._lock:
             for end in self._ends_of(peer):
                 if not end.link.is_final:
@@ -253,7 +253,7 @@ class Links:
         peer = end.link.peer
         self._ended |= end.link.is_final
         if isinstance(notice, PeerLost):
-            notice = PeerLost(self._dialled.why_lost(end, notice.why), notice.unsaid)
+            notice = PeerLost(self._dialled.why_lost(end, notice.why), notice.unacknowledged)
             log.warning("the link to %s is lost: %s", end.shown, notice.why)
         elif isinstance(notice, PeerRefused):
             log.warning("the link to %s was refused: %s", end.shown, notice.why)
@@ -367,7 +367,7 @@ class Links:
     def _check_observer(self, frames: list[Buffer]) -> None:
         message, _ = decode(frames)
         if not may_say(Role.OBSERVER, type(message)):
-            raise PermissionError(f"an observer may not say {type(message).__name__}")
+            raise PermissionError(f"an observer may not send {type(message).__name__}")
 
     def _drop(self, why: str, **facts: str) -> None:
         self.dropped += 1
@@ -426,9 +426,9 @@ class Links:
         Closing a TCP connection while the peer still writes may discard the last bytes sent.
         """
         until = time.monotonic() + FAREWELL_S
-        while not all(end.link.parted for end in ends):
+        while not all(end.link.bye_received for end in ends):
             left = until - time.monotonic()
             if left <= 0:
                 return
-            if not self._poll.receive() and not all(end.link.parted for end in ends):
+            if not self._poll.receive() and not all(end.link.bye_received for end in ends):
                 self._poll.wait(left)

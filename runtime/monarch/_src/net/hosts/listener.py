@@ -1,7 +1,7 @@
-"""Where this process can be dialled: the socket that accepts links, and the gate before it.
+"""The listener of a process's links: the socket that accepts them, and its authenticator.
 
 Runs in: any process that listens beyond its host, under the lock of its links.
-Owns: the gate, the socket and its monitor.
+Owns: the authenticator, the socket and its monitor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from monarch._src.net.state.addresses import Address
 
 
 class LinkListener:
-    """See the module's text. `socket`: None until it listens."""
+    """The listener of a process's links. `socket`: None until it listens."""
 
     def __init__(
         self,
@@ -41,12 +41,12 @@ class LinkListener:
         self.socket: Any = None
 
     def listen(self, bind: Address, plain: Address, receive: Callable[[Any], bool]) -> Address:
-        """Accept links there; the address with the port that it got.
+        """Accept links at that address; returns it with the actual port.
 
-        `plain`: the same address, in numbers.
+        `plain`: the same address in numeric form.
 
         Raises:
-            OSError: it cannot be listened at.
+            OSError: it is impossible to listen there.
         """
         if self._keys is not None:
             self._gate = self._gate or Gate(self._context, self._keys.allowed, self._audit)
@@ -67,25 +67,25 @@ class LinkListener:
         for event in events_of(self._monitor):
             kind = event["event"]
             if kind == zmq.Event.HANDSHAKE_FAILED_PROTOCOL:
-                self._audit.note("refused", why="it speaks no CURVE, or without the secret key")
+                self._audit.note("refused", why="it has no CURVE, or not the secret of its key")
             elif kind == zmq.Event.HANDSHAKE_FAILED_NO_DETAIL:
-                # Of two that don't fit, either may be the first to see it.
-                why = "it left before the handshake: it speaks no CURVE, or only looked"
+                # If two sides are incompatible, either may be the first to close.
+                why = "it left before the handshake: it has no CURVE, or was only a probe"
                 self._audit.note("broke off", why=why)
         return False
 
     def tell(self, route: bytes, message: bytes) -> None:
-        """Say that to who has dialled by that route and is no end, if it is still there."""
+        """Send a message by that route to a peer without an end, if it is still connected."""
         sent_off(self.socket, route, [message])
         self._poll.used(self.socket)
 
     def close(self) -> None:
-        """Accept no more; its sockets are closed with all others of the links."""
+        """Stop to accept links. Its sockets are closed with all others of the links."""
         if self.socket is not None:
             self.socket.disable_monitor()
             self.socket = None
 
     def wait_for_gate(self) -> None:
-        """Wait until the gate has ended, as it does with the context."""
+        """Wait until the authenticator has ended, as it does with the context."""
         if self._gate is not None:
             self._gate.join()

@@ -63,8 +63,8 @@ class Dialled:
             elif kind == zmq.Event.HANDSHAKE_FAILED_AUTH and not end.link.is_final:
                 mark = fingerprint(self._keys.public) if self._keys else "none"
                 why = (
-                    f"the node at {end.address} lets in no such key ({mark}, {event['value']}): is "
-                    "it listed in the job.public that the worker has?"
+                    f"the node at {end.address} refuses the key ({mark}, {event['value']}): "
+                    "is it listed in the job.public that the worker has?"
                 )
                 self._refused(end, why)
             else:
@@ -79,7 +79,7 @@ class Dialled:
         if self._keys:
             with_keys = f"with the keys of job {self._keys.allowed.job}"
         return (
-            f"{why}; somebody accepts connections at {end.address}, but the "
+            f"{why}; a process accepts connections at {end.address}, but the "
             f"handshake fails: is it a worker, {with_keys}? Does it run, or is it stopped?"
         )
 
@@ -91,7 +91,7 @@ class Dialled:
         """
         end.is_anybody = False
         if not is_name(name):
-            return "", f"who answers at {end.address} has no name that a node may have"
+            return "", f"the node at {end.address} has no valid name"
         other = self.ends.get(name)
         if other is not None and not other.link.is_final:
             return "", end.also_called(name, other)

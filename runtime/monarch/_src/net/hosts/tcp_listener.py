@@ -1,6 +1,6 @@
-"""Listening by TCP at a free port. Runs in: any process; it does not block. Owns nothing.
+"""TCP listeners at free ports. Runs in: any process; it does not block. Owns nothing.
 
-Stands on sockets alone, so that what moves bytes may use it, which knows nothing else of `net`.
+It depends only on sockets, so that the data plane may use it without the rest of `net`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import socket
 
 
 def listener_at(host: str, backlog: int) -> socket.socket:
-    """A listener at that address, or at every interface for `*`, at a port that is free.
+    """A listener at that address, or on every interface for `*`, at a free port.
 
-    `backlog`: how many may have connected and not been accepted yet.
+    `backlog`: how many connections may wait to be accepted.
 
     Raises:
-        OSError: it cannot be listened at.
+        OSError: it is impossible to listen there.
     """
     if host != "*":
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -1,6 +1,6 @@
-"""The sockets of links, and what ZeroMQ tells of their connections.
+"""The ZeroMQ sockets of links, and their monitors.
 
-Runs in: any process that listens or dials beyond its host; the caller has them to itself.
+Runs in: any process that listens or dials beyond its host; one thread at a time uses a socket.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _POLLIN = int(zmq.POLLIN)
 _NOBLOCK = int(zmq.NOBLOCK)
 _MORE = _NOBLOCK | int(zmq.SNDMORE)
 ZERO_COPY = 1 << 16
-FAREWELL_S = 2.0  # what was said last may take so long to leave
+FAREWELL_S = 2.0  # how long the last messages may take to leave
 FAILURES = (
     zmq.Event.HANDSHAKE_FAILED_AUTH
     | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
@@ -34,10 +34,10 @@ OF_DIALLED = FAILURES | zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED
 def listening_at(
     context: zmq.Context[Any], address: Address, heartbeat_s: float, keys: Keys | None
 ) -> Any:
-    """A socket that accepts links there, of those whom the gate lets in if there are keys.
+    """A socket that accepts links at that address; with keys, only those that the gate accepts.
 
     Raises:
-        zmq.ZMQError: it cannot be listened at.
+        zmq.ZMQError: it is impossible to listen there.
     """
     socket = _new_socket(context, zmq.ROUTER, address, heartbeat_s)
     try:
@@ -57,9 +57,9 @@ def listening_at(
 def dialling(
     context: zmq.Context[Any], address: Address, heartbeat_s: float, keys: Keys | None
 ) -> Any:
-    """A socket for a link to who listens there, still to be connected."""
+    """A socket for a link to a node that listens there, still to be connected."""
     socket = _new_socket(context, zmq.DEALER, address, heartbeat_s)
-    # Only into connections that stand: what is queued for one to come would come twice.
+    # Send only into established connections: messages queued for a later one would come twice.
     socket.setsockopt(zmq.IMMEDIATE, 1)
     socket.setsockopt(zmq.RECONNECT_IVL, 50)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
@@ -71,7 +71,7 @@ def dialling(
 
 
 def _new_socket(context: zmq.Context[Any], kind: int, address: Address, heartbeat_s: float) -> Any:
-    """One whose connections end after so long a silence."""
+    """A socket whose connections end after that many seconds of silence."""
     v6 = address.is_v6 or address.host == EVERY_INTERFACE
     socket = context.socket(kind)
     beat = int(1000 * heartbeat_s)
@@ -80,7 +80,7 @@ def _new_socket(context: zmq.Context[Any], kind: int, address: Address, heartbea
         (zmq.HANDSHAKE_IVL, max(1000, 2 * beat)),
         (zmq.HEARTBEAT_IVL, max(10, beat // 5)),
         (zmq.HEARTBEAT_TIMEOUT, max(20, 4 * beat // 5)), (zmq.HEARTBEAT_TTL, max(100, beat)),
-        # A full pipe takes no ping, so its silence would not be noticed: the kernel notices.
+        # A full pipe accepts no ping, so only the kernel notices its silence.
         (zmq.TCP_MAXRT, max(100, beat)),
     ):  # fmt: skip
         socket.setsockopt(option, value)
@@ -88,7 +88,7 @@ def _new_socket(context: zmq.Context[Any], kind: int, address: Address, heartbea
 
 
 def sent_off(socket: Any, route: bytes | None, frames: Sequence[Buffer]) -> bool:
-    """Send, behind that route if there is one; False if there is no connection."""
+    """Send frames, by that route if there is one; False if there is no connection."""
     try:
         if route is not None:
             socket.send(route, _MORE)
@@ -104,24 +104,24 @@ def sent_off(socket: Any, route: bytes | None, frames: Sequence[Buffer]) -> bool
 
 
 def _show_keys(socket: Any, keys: Keys) -> None:
-    """Have it prove itself with that pair."""
+    """Set the key pair by which a socket authenticates itself."""
     socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public.encode())
     socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret.reveal())
 
 
 def watch(context: zmq.Context[Any], socket: Any, name: str, events: int) -> Any:
-    """A socket that tells what happens to the connections of that one."""
+    """A monitor socket, which reports events of another socket's connections."""
     where = f"inproc://monitor-{name}"
     socket.monitor(where, events)
     monitor = context.socket(zmq.PAIR)
     monitor.setsockopt(zmq.LINGER, 0)
-    monitor.setsockopt(zmq.RCVHWM, 0)  # or a flood of events would block ZeroMQ's own thread
+    monitor.setsockopt(zmq.RCVHWM, 0)  # otherwise a flood of events blocks ZeroMQ's own thread
     monitor.connect(where)
     return monitor
 
 
 def events_of(monitor: Any) -> list[dict[str, Any]]:
-    """What has happened since; nothing without a monitor."""
+    """The events since the last call; none without a monitor."""
     found: list[dict[str, Any]] = []
     while monitor is not None and monitor.get(_EVENTS) & _POLLIN:
         found.append(dict(parse_monitor_message(monitor.recv_multipart(_NOBLOCK))))

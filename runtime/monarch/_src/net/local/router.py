@@ -247,8 +247,8 @@ class Router:
             self._serve(self._poll.poll(0))
 
     def skip_next_poll(self) -> None:
-        """`fd` was not readable just now: `receive` need not poll."""
-        self._poll_is_current = True
+        """`fd` was not readable just now: `receive` need not poll, unless a retry is due."""
+        self._poll_is_current = self.due_in() != 0.0
 
     def clear_wake_ups(self) -> None:
         """Clear the wake-ups so far, before handling their causes.

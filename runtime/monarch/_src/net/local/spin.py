@@ -1,8 +1,8 @@
 """Polling before sleeping, where a wait is likely to be short.
 
-Who sleeps lets its processor fall asleep, and that takes longer to wake than a message takes on its
-way, most of all in a virtual machine, whose host gives the processor away meanwhile: a call to one
-rank takes three times as long if both sides sleep (docs/explanation/performance.md).
+When a thread sleeps, its processor may go to sleep too. It then takes longer to wake than a message
+takes to arrive, most of all in a virtual machine, whose host gives the processor away meanwhile: a
+call to one rank takes three times as long if both sides sleep (docs/explanation/performance.md).
 
 So a wait *spins*: it polls, yields the processor, and polls again. It does so only where that pays:
 

@@ -1,5 +1,6 @@
 """PURE: state machines, events in and actions out. No I/O, no clock, no threads.
 
-`calls` is the caller's side of every call, `notices` and `waiting` what ends its waits, `host`
-what a host agent knows of its procs, `ids` how meshes, actors and nodes are named.
+`link` and `link_actions` are one end of a link between hosts, `flow_control` its credit for other
+processes, `message_order` the order over two routes, `link_faults` faults for tests. `addresses`
+parses addresses, `access` checks keys and roles.
 """

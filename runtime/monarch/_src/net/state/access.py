@@ -52,7 +52,7 @@ class AllowList:
         for role, publics in keys.items():
             for public in publics:
                 if len(public) != KEY_LENGTH:
-                    raise ValueError(f"{public!r} is no public key: it has not {KEY_LENGTH} signs")
+                    raise ValueError(f"{public!r} is not a public key of {KEY_LENGTH} characters")
                 if self._roles.setdefault(public, role) is not role:
                     both = f"{self._roles[public].value} and {role.value}"
                     raise ValueError(f"key {fingerprint(public)} is listed twice, as {both}")
@@ -132,9 +132,9 @@ class Names:
     def refused(self, name: str, role: Role, mark: str) -> str:
         """The reason why the holder of that key may not use the name; empty if it may."""
         if not is_name(name):
-            return "that is no name of a node"
+            return "that is not a valid name of a node"
         if name.startswith(OBSERVER) != (role is Role.OBSERVER):
-            return "names of observers begin so, and no others"
+            return "only observers have names with this prefix"
         if self._keys.get(name, mark) != mark:
             return "that name belongs to another key"
         if name not in self._keys and len(self._keys) >= MOST_NAMES:

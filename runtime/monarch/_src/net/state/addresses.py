@@ -1,15 +1,15 @@
-"""Where a process listens, and under which addresses others may reach it. No I/O.
+"""Addresses: where a process listens, and how others may reach it. No I/O.
 
     tcp://HOST:PORT    HOST is a name, an IPv4 address, an IPv6 address in brackets, or `*` (every
-                       interface of this host); PORT 0 is any that is free
-    ipc://PATH         a socket of this host's file system
-    DIAL@BIND          listen at BIND, and tell others to dial DIAL: for a host behind an address
+                       interface of this host); PORT 0 is any free one
+    ipc://PATH         a socket in this host's file system
+    DIAL@BIND          listen at BIND, and have others dial DIAL: for a host behind an address
                        translator, or with a name that only others can resolve
 
-What a host is told to dial has to mean the same host everywhere: a loopback address means whoever
-dials it, and a link-local one means something on each link. Neither is ever told to another host.
-Whether a listener can be reached from beyond this host is decided by the addresses that its name
-resolves to, since any name may have been given the loopback address in `/etc/hosts`.
+An address that is announced to other hosts must mean the same host everywhere. A loopback address
+means the dialling host, and a link-local one depends on the link, so neither is ever announced.
+Whether other hosts can reach a listener depends on the addresses that its name resolves to, since
+`/etc/hosts` may assign the loopback address to any name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EVERY_INTERFACE = "*"
 LONGEST_PATH = 103  # macOS: `sun_path` has 104 bytes, the last of them 0; Linux has 108
 _NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-9_-]{1,63})*\.?\Z")
 _TWO = re.compile(r"@(?=[A-Za-z][A-Za-z0-9+.-]*://)")
-_OF_ANYBODY = "cannot be dialled: it stands for every interface of whoever dials"
+_OF_ANYBODY = "cannot be dialled: it stands for every interface of the dialling host"
 _EXAMPLE = "tcp://host:26600, tcp://[fd00::1]:26600 or ipc:///run/user/1000/worker"
 
 
@@ -43,7 +43,7 @@ class Scope(enum.Enum):
 
 
 class Address(msgspec.Struct, frozen=True):
-    """One address. `host` and `port` are those of tcp, `path` is that of ipc."""
+    """An address. `host` and `port` belong to tcp, `path` to ipc."""
 
     transport: Literal["tcp", "ipc"]
     host: str = ""
@@ -52,7 +52,7 @@ class Address(msgspec.Struct, frozen=True):
 
     @property
     def scope(self) -> Scope:
-        """From where it means the same host; an ipc address never leaves its host."""
+        """From where it means the same host; an ipc address is valid on its host only."""
         return Scope.LOOPBACK if self.transport == "ipc" else scope_of(self.host)
 
     @property
@@ -61,7 +61,7 @@ class Address(msgspec.Struct, frozen=True):
         return ":" in self.host
 
     def with_port(self, port: int) -> Address:
-        """The same with the port that a listener was given."""
+        """The same with the port that a listener got."""
         return msgspec.structs.replace(self, port=port)
 
     def __str__(self) -> str:
@@ -72,13 +72,13 @@ class Address(msgspec.Struct, frozen=True):
 
 
 class Listening(msgspec.Struct, frozen=True):
-    """Where to listen, and what others are to dial if it was said."""
+    """The address to listen at, and the one for others to dial if given."""
 
     bind: Address
     dial: Address | None = None
 
     def at(self, bind: Address) -> Listening:
-        """The same where it listens, with the port that it got; a port 0 to dial is that, too."""
+        """The same with the actual address of the listener, whose port replaces a 0 in `dial`."""
         dial = self.dial
         if dial is not None and dial.transport == "tcp" and not dial.port:
             dial = dial.with_port(bind.port)
@@ -111,14 +111,14 @@ def scope_of(host: str) -> Scope:
 
 
 def parse_address(text: str) -> Address:
-    """One address.
+    """Parse one address.
 
     Raises:
         TypeError: not text.
-        ValueError: it is none; the text says what is wrong and how to write it.
+        ValueError: it is malformed; the error says what is wrong and how to write it.
     """
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"{text!r} is no address; give text such as {_EXAMPLE}")
+        raise TypeError(f"{text!r} is not an address; give text such as {_EXAMPLE}")
     transport, found, rest = text.partition("://")
     if not found:
         hint = f"write tcp://{text}" if re.search(r":\d+\Z", text) else f"write {_EXAMPLE}"
@@ -131,13 +131,13 @@ def parse_address(text: str) -> Address:
 
 
 def parse_listening(text: str) -> Listening:
-    """An address to listen at, or `DIAL@BIND`.
+    """Parse an address to listen at, or `DIAL@BIND`.
 
     Raises:
-        TypeError, ValueError: as `parse_address`; also a `DIAL` that nobody could dial.
+        TypeError, ValueError: see `parse_address`; also a `DIAL` that cannot be dialled.
     """
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"{text!r} is no address; give text such as {_EXAMPLE}")
+        raise TypeError(f"{text!r} is not an address; give text such as {_EXAMPLE}")
     first, *rest = _TWO.split(text)
     if not rest:
         return Listening(parse_address(first))
@@ -145,7 +145,9 @@ def parse_listening(text: str) -> Listening:
         raise ValueError(f"{text!r} has more than two addresses; write DIAL@BIND")
     dial, bind = parse_address(first), parse_address(rest[0])
     if dial.transport != bind.transport:
-        raise ValueError(f"{text!r}: who dials {dial.transport} cannot reach {bind.transport}")
+        raise ValueError(
+            f"{text!r}: a listener at {bind.transport} cannot be dialled by {dial.transport}"
+        )
     if dial.scope is Scope.EVERY_INTERFACE:
         raise ValueError(
             f"{dial} {_OF_ANYBODY}; put it "
@@ -155,10 +157,10 @@ def parse_listening(text: str) -> Listening:
 
 
 def parse_dialled(text: str) -> Address:
-    """An address to dial; of `DIAL@BIND` the first.
+    """Parse an address to dial; of `DIAL@BIND` the first.
 
     Raises:
-        TypeError, ValueError: as `parse_listening`; also one that only a listener can have.
+        TypeError, ValueError: see `parse_listening`; also an address only for listeners.
     """
     listening = parse_listening(text)
     address = listening.dial or listening.bind
@@ -182,7 +184,7 @@ def _ipc(text: str, path: str) -> Address:
             "use a shorter directory"
         )
     if "\0" in path:
-        raise ValueError(f"{text!r}: a path holds no NUL")
+        raise ValueError(f"{text!r}: a path cannot contain NUL")
     return Address("ipc", path=path)
 
 
@@ -193,7 +195,7 @@ def _tcp(text: str, rest: str) -> Address:
             raise ValueError(f"{text!r}: close the bracket and add a port: tcp://[{host}]:26600")
         port = after[1:]
         if not _is_v6(host):
-            raise ValueError(f"{text!r}: {host!r} is no IPv6 address; only those go in brackets")
+            raise ValueError(f"{text!r}: {host!r} is not an IPv6 address, which brackets are for")
         host = _plain(host)
     else:
         host, _, port = rest.rpartition(":") if ":" in rest else (rest, "", "")
@@ -212,7 +214,7 @@ def _tcp(text: str, rest: str) -> Address:
             f"{text!r} has no port; write tcp://{_bracketed(host)}:26600 (0: any that is free)"
         )
     if not (port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) <= 65535):
-        raise ValueError(f"{text!r}: {port!r} is no port; ports are numbers from 0 to 65535")
+        raise ValueError(f"{text!r}: {port!r} is not a port; ports are numbers from 0 to 65535")
     _check_host(text, host)
     return Address("tcp", host, int(port))
 
@@ -224,11 +226,11 @@ def _check_host(text: str, host: str) -> None:
         try:
             found = ipaddress.IPv4Address(host)
         except ValueError as error:
-            raise ValueError(f"{text!r}: {host} is no IPv4 address: {error}") from None
+            raise ValueError(f"{text!r}: {host} is not an IPv4 address: {error}") from None
         if found.is_multicast or found == ipaddress.IPv4Address("255.255.255.255"):
             raise ValueError(f"{text!r}: {host} stands for many hosts; give the address of one")
     elif not _NAME.match(host):
-        raise ValueError(f"{text!r}: {host!r} is no name of a host: letters, digits and -_. only")
+        raise ValueError(f"{text!r}: {host!r} is not a host name: letters, digits and -_. only")
 
 
 def _is_v6(host: str) -> bool:
@@ -240,7 +242,7 @@ def _is_v6(host: str) -> bool:
 
 
 def _plain(host: str) -> str:
-    """One way to write each address: two that are equal compare equal."""
+    """The canonical form: equal addresses compare equal."""
     return str(ipaddress.IPv6Address(host))
 
 
@@ -248,15 +250,15 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-# --- what others may be told ----------------------------------------------------------------------
+# --- addresses for other hosts --------------------------------------------------------------------
 
 
 def is_beyond_this_host(bind: Address, resolved: Iterable[str] = ()) -> bool:
-    """Whether somebody on another host could connect to a listener there.
+    """Whether other hosts could connect to a listener at that address.
 
     Args:
-        resolved: the addresses that the name in `bind` stands for on this host. None known counts
-            as beyond.
+        resolved: the addresses that the name in `bind` resolves to on this host. If there are none,
+            the answer is True.
     """
     if bind.transport == "ipc":
         return False
@@ -273,16 +275,16 @@ def candidates(
     resolved: Sequence[str] = (),
     towards: str | None = None,
 ) -> list[Address]:
-    """What another host may be told to dial, best first; never loopback, never link-local.
+    """The addresses for another host to dial, best first; never loopback, never link-local.
 
     Args:
-        listening: what was asked for, with the port that the listener got.
+        listening: the requested address, with the port that the listener got.
         interfaces: the addresses of this host's interfaces, in the order of the system.
-        resolved: those that the name in `listening.bind` stands for on this host.
+        resolved: those that the name in `listening.bind` resolves to on this host.
         towards: the address of this host from which it reaches that other host, if known: first.
 
     Raises:
-        ValueError: there is none, and why each was left out.
+        ValueError: there is none; the text says why each was left out.
     """
     bind, dial = listening.bind, listening.dial
     if dial is not None:
@@ -299,7 +301,7 @@ def candidates(
         if towards in hosts:
             hosts = [towards, *hosts]
     elif bind.scope is Scope.NAME:
-        # Where it listens, rather than the name: others may resolve that to something else.
+        # The addresses, not the name, which others may resolve differently.
         hosts = list(resolved)
     else:
         hosts = [bind.host]
@@ -308,7 +310,7 @@ def candidates(
         found = ", ".join(f"{host} ({scope_of(host).value})" for host in dict.fromkeys(hosts))
         raise ValueError(
             f"no other host could reach {bind}: it stands for {found or 'no address'}; listen at "
-            "an address of an interface, or say what others are to dial: DIAL@BIND"
+            "an address of an interface, or give others an address to dial: DIAL@BIND"
         )
     return [Address("tcp", host, bind.port) for host in dict.fromkeys(usable)]
 
@@ -317,32 +319,32 @@ def _same_family(bind: Address, host: str) -> bool:
     return ":" not in host if bind.host == "0.0.0.0" else True
 
 
-# --- when nobody answers --------------------------------------------------------------------------
+# --- errors of connecting and listening -----------------------------------------------------------
 
 _REMEDIES = {
     errno.ECONNREFUSED: "nothing listens there; is the worker running, and on that port?",
     errno.ETIMEDOUT: "no answer at all; a firewall may drop it, or the host is down",
     errno.EHOSTUNREACH: "no route to that host from here",
     errno.ENETUNREACH: "no route to that network from here",
-    errno.EADDRNOTAVAIL: "that is no address of a host",
+    errno.EADDRNOTAVAIL: "that is not an address of a host",
     errno.EACCES: "this process may not connect there",
     errno.ENOENT: "there is no such socket",
 }
 _LISTENING = {
     errno.EADDRINUSE: "another program listens there; end it, or take another port (0: any free)",
-    errno.EADDRNOTAVAIL: "that is no address of this host; `*` is every one that it has",
+    errno.EADDRNOTAVAIL: "that is not an address of this host; `*` stands for all of them",
     errno.EACCES: "this user may not; take a port above 1023, or a directory of your own",
     errno.ENOENT: "there is no such directory; make it, with mode 0700",
 }
 
 
 def listening_remedy(code: int) -> str:
-    """What helps where nobody can listen, with that errno; empty if that says nothing."""
+    """A remedy if listening failed with that errno; empty if there is none."""
     return _LISTENING.get(code, "")
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """An address that was dialled in vain. `code` is an errno, or 0 with the reason in `said`."""
+    """A failed attempt to dial. `code` is an errno, or 0 with the reason in `said`."""
 
     address: str
     code: int
@@ -350,7 +352,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 def attempts_text(who: str, attempts: Sequence[Attempt]) -> str:
-    """Why nobody could be reached: every address that was tried, in order, with its errno."""
+    """The error for a peer that could not be reached: every attempt, in order, with its errno."""
     lines = [f"none of the addresses of {who} could be reached:"]
     width = max((len(attempt.address) for attempt in attempts), default=0)
     for attempt in attempts:

@@ -1,35 +1,36 @@
-"""One end of a link between two nodes on different hosts: survives connections. No I/O, no clock.
+"""One end of a link between two nodes on different hosts. No I/O, no clock.
 
-What is between the ends may break, and loses what it held when it does; it may also lose, double,
-delay and reorder, though a connection of TCP does not. The two ends make of it a *session* in which
-each message arrives once, in order, or the sender is told that the other end is lost.
+A link survives broken connections. A connection loses the data that is on its way when it breaks;
+the link also tolerates a connection that loses, duplicates, delays and reorders, as TCP does not.
+The two ends form a *session*, in which each message arrives once, in order, or the sender learns
+that the other end is lost.
 
     DOWN --connected--> GREETING --their hello--> UP        any of the three --> LOST, LEFT, REFUSED
       ^-----disconnected----+-----------------------+
 
-- *Link down* is no failure: what was not acknowledged is kept, and sent again after the next hello.
-  *Lost* is: the link was down for `patience_s`, or the other end lives a new life, or has itself
-  given this one up. It is final, and both ends come to it: whoever has declared the other lost says
-  so to whatever it hears of that session.
-- A session is the lives of two ends. Every message but a hello carries the exclusive or of both
-  numbers, so that nothing of an earlier life, however late, is taken for one of this. The numbers
-  of one node grow, so that an old hello is known for what it is; `new_incarnation` makes them. A
-  process that makes a new end begins a new life of it.
-- Numbers and acknowledgements are cumulative. There is no timer of retransmission: what was lost
-  with a connection is sent again after the hello, and what was lost otherwise is noticed by the
-  answer to a ping, which says what had come.
-- *Credit*: the receiving end says up to which byte of the session it has room, and raises that as
-  what it was given is handled. A message may leave if it begins before that, so that one end holds
-  for the other at most the window and one message more. What waits to leave is bounded too: `send`
-  refuses beyond `queue`, and `Room` says when there is some again. Each link has bounds of its own,
-  so a slow peer takes nothing from others.
-- *Silence*: a connection that is up is usually proof of life, since the transport sends heartbeats
-  of its own, which a process that is busy answers too. With `silence_s` pings and hellos have to be
-  answered as well; only for peers that run no user code.
+- *Link down* is not a failure: unacknowledged messages are kept, and sent again after the next
+  hello. *Lost* is: the link was down for `patience_s`, or the other end has a new incarnation, or
+  has itself given up the session. It is final for both ends: an end that has declared the other
+  lost answers every later message of that session with a Bye.
+- A session is identified by the incarnations of its two ends. Every message except a hello carries
+  the exclusive or of both numbers, so that a late message of an earlier incarnation is recognised.
+  The incarnations of one node increase, so that an old hello is recognised; `new_incarnation` makes
+  them. A process that makes a new end begins a new incarnation of it.
+- Numbers and acknowledgements are cumulative. There is no retransmission timer: messages that were
+  lost with a connection are sent again after the hello; other losses are noticed by the answer to a
+  ping, which contains the number of the last received message.
+- *Credit*: the receiving end announces up to which byte of the session it has room, and raises that
+  limit as messages are handled. A message may leave if it begins before the limit, so one end holds
+  at most the window and one message for the other. The queue for sending is bounded too: `send`
+  refuses beyond `queue`, and `Room` reports when it accepts messages again. Each link has its own
+  bounds, so a slow peer does not affect others.
+- *Silence*: a connection that is up usually proves that the process lives, since the transport
+  sends heartbeats of its own, which a busy process answers too. With `silence_s`, pings and hellos
+  have to be answered as well; this is only for peers that run no user code.
 
-Prior art: the reliable sessions of CORBA, TIPC and of the Tandem Guardian; credit as of HTTP/2.
-Events are methods named in the past tense, and return what follows, in order; all of it is done
-before the next event is reported. `now` is seconds on any clock that never goes back. Not
+Prior art: the reliable sessions of CORBA, TIPC and of the Tandem Guardian; credit as in HTTP/2.
+Events are methods named in the past tense; they return actions, in order, all of which have to be
+carried out before the next event is reported. `now` is seconds on any monotonic clock. Not
 thread-safe.
 """
 
@@ -72,19 +73,19 @@ ACK_EVERY = 64  # messages
 
 
 def new_incarnation(now_ns: int, chance: int) -> int:
-    """The number of a life that begins at that time of day.
+    """The number of an incarnation that begins at that time of day.
 
-    `chance` is random, so that the exclusive or of two such numbers belongs to no other two.
+    `chance` is random, so that the exclusive or of two such numbers is unique.
     """
     return (now_ns // 1_000_000) << 20 | chance & 0xFFFFF
 
 
 class NoRoomError(Exception):
-    """As much waits to be sent to that peer as may."""
+    """The queue for that peer is full."""
 
 
 class _Sent(msgspec.Struct, gc=False):
-    """A message that is not known to have come. `start`: where it begins in all that was sent."""
+    """An unacknowledged message. `start`: its offset in the stream of all sent bytes."""
 
     number: int
     start: int
@@ -93,7 +94,7 @@ class _Sent(msgspec.Struct, gc=False):
 
 
 class Link:
-    """One end of one session. When it is final there may be another, whose number is larger."""
+    """One end of one session. A final one may be followed by another with a larger incarnation."""
 
     def __init__(
         self,
@@ -104,15 +105,15 @@ class Link:
         bounds: Bounds,
         now: float,
     ) -> None:
-        """Args: `node`, `incarnation`, `versions` are this side's; incarnations grow, from 1."""
+        """`node`, `incarnation`, `versions` are those of this side; incarnations start at 1."""
         self.node = node
         self.incarnation = incarnation
         self.peer = peer
         self.peer_incarnation = 0  # above 0 once its hello was accepted
         self.state: LinkState = LinkState.DOWN
         self.is_final = False  # this session is over
-        self.why = ""  # it is final
-        self.parted = False  # the other end has said goodbye
+        self.why = ""  # the reason why it is final
+        self.bye_received = False  # the other end has said goodbye
         self.story: deque[tuple[float, LinkState]] = deque([(now, self.state)], maxlen=64)
         self.round_trip_s: float | None = None
         self._versions = dict(versions)
@@ -120,30 +121,30 @@ class Link:
         self._down_since = now  # while not UP
         self._looked_at = now
         self._next_ping = now
-        self._answered_at = now  # when the last ping that was answered had been sent
+        self._answered_at = now  # when the last answered ping was sent
         self._was_up = False
         self._told_up = False  # since the last LinkDown
-        # Out. All and only the messages that are not acknowledged are in one of the two, in order;
-        # what flies was transmitted since the last hello, or the last sign of a loss.
+        # Outgoing. All and only the unacknowledged messages are in one of the two, in order; those
+        # in `_flying` were transmitted since the last hello, or the last sign of a loss.
         self._flying: deque[_Sent] = deque()
         self._waiting: deque[_Sent] = deque()
-        self._number = 0  # of the last message that was sent
+        self._number = 0  # of the last message
         self._acked = 0
-        self._end = 0  # bytes of all that was ever sent
+        self._end = 0  # bytes of all messages so far
         self._held = 0  # bytes in the two queues
         self._limit = 0  # of the other end
         self._refused = False
         self._pings = 0
-        self._pinged: tuple[int, int, float] | None = None  # last ping: number, flown by then, when
-        # In.
+        self._pinged: tuple[int, int, float] | None = None  # last ping: number, flown by then, time
+        # Incoming.
         self._received = 0
         self._taken = 0  # bytes delivered
-        self._handled = 0  # bytes of them that were handled
+        self._handled = 0  # bytes of them that have been handled
         self._told_limit = bounds.window
         self._told_received = 0
 
     def bound(self, bounds: Bounds) -> None:
-        """Have other times from now on; the sizes are those of before."""
+        """Change the times; the sizes stay."""
         self._bounds = msgspec.structs.replace(
             self._bounds, patience_s=bounds.patience_s, ping_s=bounds.ping_s,
             silence_s=bounds.silence_s,
@@ -151,33 +152,33 @@ class Link:
 
     @property
     def has_room(self) -> bool:
-        """Whether `send` would take a message."""
+        """Whether `send` would accept a message."""
         return self._held < self._bounds.queue
 
     def asked_for_room(self) -> bool:
-        """Whether it `has_room`; if not, `Room` will tell."""
+        """Whether it `has_room`; if not, `Room` will follow."""
         self._refused = self._refused or not self.has_room
         return self.has_room
 
     @property
-    def unsaid(self) -> int:
-        """How many messages are not known to have come."""
+    def unacknowledged(self) -> int:
+        """How many messages are unacknowledged."""
         return len(self._flying) + len(self._waiting)
 
     @property
     def held(self) -> int:
-        """Bytes that wait here to be acknowledged."""
+        """Bytes of unacknowledged messages."""
         return self._held
 
     @property
     def session(self) -> int:
-        """What both ends put on what they say, 0 before the other end is known."""
+        """The number of the session in all its messages; 0 before the other end is known."""
         return self.incarnation ^ self.peer_incarnation if self.peer_incarnation else 0
 
     # --- the connection ---------------------------------------------------------------------------
 
     def connected(self, now: float) -> list[Action]:
-        """There is a connection, perhaps a new one in place of another."""
+        """A connection was made, possibly in place of another."""
         if self.is_final:
             return []
         if self.state is LinkState.UP:
@@ -188,7 +189,7 @@ class Link:
         return [self._hello(answer=True)]
 
     def disconnected(self, now: float) -> list[Action]:
-        """There is none any more."""
+        """The connection has ended."""
         if self.state not in (LinkState.UP, LinkState.GREETING):
             return []
         if self.state is LinkState.UP:
@@ -217,7 +218,7 @@ class Link:
         return self._pump() if self.state is LinkState.UP else []
 
     def handled(self, size: int) -> list[Action]:
-        """So many bytes of what was delivered need no room any more."""
+        """That many delivered bytes have been handled."""
         self._handled += size
         if self.state is not LinkState.UP:
             return []
@@ -227,22 +228,22 @@ class Link:
     def received(
         self, message: AnyLinkMessage, frames: Sequence[Buffer], now: float
     ) -> list[Action]:
-        """Something came from a node that calls itself as the other end does."""
+        """A message came from a node with the name of the other end."""
         if isinstance(message, LinkHello):
             return self._greeted(message, now)
         if self.is_final and not isinstance(message, (Bye, LinkRefused)):
-            # The other end may have heard nothing of it, nor we of the other end.
+            # One of the two ends may not know that the session is over.
             return [Transmit(Bye(message.session, self.state is not LinkState.LEFT, self.why))]
-        # Who does not let a node of this name in says no hello, so this end does not know it.
+        # A node that refuses this name sends no hello, so its incarnation is unknown here.
         unmet = isinstance(message, LinkRefused) and not self.peer_incarnation
         if message.session != (self.incarnation if unmet else self.session) or not (
             unmet or self.peer_incarnation
         ):
-            return []  # of another life
+            return []  # of another incarnation
         if isinstance(message, Bye):
             return self._bye(message, now)
         if isinstance(message, LinkRefused):
-            why = message.why or "the other side says no, and not why"
+            why = message.why or "the other side refuses, without a reason"
             return [] if self.is_final else self._end_as(LinkState.REFUSED, why, now)
         actions = self._acknowledged(message.received, message.limit, now)
         if self.is_final:
@@ -258,7 +259,7 @@ class Link:
         return actions
 
     def close(self, why: str, now: float) -> list[Action]:
-        """End the session; what was not acknowledged by now may not come. Idempotent."""
+        """End the session; unacknowledged messages may not arrive. Idempotent."""
         if self.is_final:
             return []
         goodbye = [Transmit(Bye(self.session, False, why))] if self.peer_incarnation else []
@@ -281,10 +282,10 @@ class Link:
         return deadline
 
     def time_passed(self, now: float) -> list[Action]:
-        """Look at the time. To be called at least at each deadline."""
+        """Check the time. To be called at least at each deadline."""
         if self.is_final:
             return []
-        # If this process did not run, others may have spoken to it all the while.
+        # If this process was suspended, messages may have been waiting all the while.
         late = now - self._looked_at - 2 * self._bounds.ping_s
         self._looked_at = now
         if late > 0:
@@ -301,7 +302,7 @@ class Link:
         return []
 
     def _patience_is_over(self, down: float) -> bool:
-        # One that was up, and is connected again but does not greet, is busy: its process lives.
+        # If the link was up, and is connected but does not greet, its process is alive but busy.
         busy = self._was_up and self.state is LinkState.GREETING
         longest = self._bounds.silence_s if busy else self._bounds.patience_s
         return longest is not None and down >= longest
@@ -314,7 +315,7 @@ class Link:
         return self.probe(now) if now >= self._next_ping else []
 
     def probe(self, now: float) -> list[Action]:
-        """Ask the other end now what has come. `round_trip_s` is how long the last answer took."""
+        """Ping the other end now. `round_trip_s` is how long the last answer took."""
         if self.state is not LinkState.UP:
             return []
         self._next_ping = now + self._bounds.ping_s
@@ -337,14 +338,14 @@ class Link:
     def _greeted(self, hello: LinkHello, now: float) -> list[Action]:
         life = hello.incarnation
         if hello.node != self.peer or life <= 0 or life < self.peer_incarnation or hello.peer < 0:
-            return []  # an old one, that comes late, or none
+            return []  # outdated or invalid
         if self.is_final:
             return self._say_that_it_is_over(hello)
         if self.peer_incarnation and life != self.peer_incarnation:
-            return self._lose("it has begun a new life", now)
+            return self._lose("it has begun a new incarnation", now)
         actions: list[Action] = [self._hello(answer=False)] if hello.answer else []
         if hello.peer not in (0, self.incarnation):
-            return actions  # it means an earlier life of ours, and learns better by the answer
+            return actions  # it knows an earlier incarnation of this end; the answer corrects that
         why = mismatch(self.peer, self._versions, hello.versions)
         if why:
             self.peer_incarnation = life
@@ -354,7 +355,7 @@ class Link:
         acknowledged = self._acknowledged(hello.received, hello.limit, now)
         if self.is_final:
             return actions + acknowledged
-        if self.state is LinkState.DOWN:  # its connection came before ours was noticed
+        if self.state is LinkState.DOWN:  # the hello came before the connection was reported
             self._move(LinkState.GREETING, now)
         if self.state is LinkState.GREETING:
             self._move(LinkState.UP, now)
@@ -366,20 +367,20 @@ class Link:
         return actions + acknowledged + self._again()
 
     def _say_that_it_is_over(self, hello: LinkHello) -> list[Action]:
-        # It believes in an end of this node, this or an earlier one, that is no more; or it began
-        # with this one. One that begins anew is for another end to answer.
+        # The peer knows an end of this node that is over, this one or an earlier one. A peer that
+        # begins anew is for another end to answer.
         if not hello.peer and hello.incarnation != self.peer_incarnation:
             return []
         session = (hello.peer or self.incarnation) ^ hello.incarnation
         return [Transmit(Bye(session, self.state is not LinkState.LEFT, self.why))]
 
     def _bye(self, message: Bye, now: float) -> list[Action]:
-        self.parted = True
+        self.bye_received = True
         if self.is_final:
             return []
         if message.lost:
-            return self._lose(f"it has given this side up: {message.why}", now, tell=False)
-        # Who leaves waits for this before he closes what it comes by.
+            return self._lose(f"it has given up this side: {message.why}", now, tell=False)
+        # The leaving side waits for this answer before it closes the connection.
         answer = Transmit(Bye(self.session, False, message.why))
         return [answer, *self._end_as(LinkState.LEFT, message.why, now)]
 
@@ -394,14 +395,14 @@ class Link:
         return actions
 
     def _again(self) -> list[Action]:
-        """Transmit anew what was not acknowledged."""
+        """Transmit all unacknowledged messages again."""
         self._waiting.extendleft(reversed(self._flying))
         self._flying.clear()
         return self._pump()
 
     def _acknowledged(self, received: int, limit: int, now: float) -> list[Action]:
         if received > self._number:
-            return self._lose(f"it says to have {received} of {self._number} messages", now)
+            return self._lose(f"it acknowledged {received} of {self._number} messages", now)
         for queue in (self._flying, self._waiting):
             while queue and queue[0].number <= received:
                 self._held -= queue.popleft().size
@@ -426,7 +427,7 @@ class Link:
 
     def _data(self, message: Data, frames: Sequence[Buffer]) -> list[Action]:
         if message.number != self._received + 1:
-            return []  # it came before, or one before it did not
+            return []  # a duplicate, or an earlier message is missing
         size = sum(map(len, frames))
         self._received += 1
         self._taken += size
@@ -439,7 +440,7 @@ class Link:
         return Transmit(Ack(self.session, *self._credit()))
 
     def _credit(self) -> tuple[int, int]:
-        """What goes with everything that is said: what has come, and for how much there is room."""
+        """The fields of every message: the number of the last received one, and the limit."""
         self._told_received = self._received
         self._told_limit = self._handled + self._bounds.window
         return self._told_received, self._told_limit
@@ -447,10 +448,10 @@ class Link:
     # --- ends -------------------------------------------------------------------------------------
 
     def _lose(self, why: str, now: float, *, tell: bool = True) -> list[Action]:
-        unsaid = self.unsaid
+        unacknowledged = self.unacknowledged
         told = [Transmit(Bye(self.session, True, why))] if tell and self.peer_incarnation else []
         self._finish(LinkState.LOST, why, now)
-        return [*told, PeerLost(why, unsaid)]
+        return [*told, PeerLost(why, unacknowledged)]
 
     def _end_as(self, state: LinkState, why: str, now: float) -> list[Action]:
         self._finish(state, why, now)
@@ -470,7 +471,7 @@ class Link:
         self.story.append((now, state))
 
     def validate(self) -> None:
-        """Assert what always holds. For tests."""
+        """Assert all invariants. For tests."""
         numbers = [sent.number for sent in (*self._flying, *self._waiting)]
         if self.is_final:
             assert self.why or self.state is LinkState.LEFT

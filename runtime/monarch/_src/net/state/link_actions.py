@@ -1,6 +1,6 @@
-"""Where one end of a link can be, its bounds, and what it has others do. No I/O.
+"""The states of one end of a link, its bounds and its actions. No I/O.
 
-What follows from what, `net.state.link` says.
+The transitions are in `net.state.link`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from monarch._src.wire.link_protocol import LinkMessage
 
 
 class LinkState(enum.Enum):
-    """Where one end is; the last three are final."""
+    """The state of one end; the last three are final."""
 
     DOWN = "down"
     GREETING = "greeting"
@@ -38,13 +38,13 @@ TRANSITIONS: dict[LinkState, frozenset[LinkState]] = {
 class Bounds(msgspec.Struct, frozen=True):
     """Times in seconds, sizes in bytes.
 
-    patience_s: how long there may be no connection before the other end counts as lost; also how
-        long the first hello may take.
-    ping_s: how often the other end is asked what has come.
-    silence_s: how long answers may fail to come while the link is up; None: for ever.
-    window: what the other end may send before any of it is handled.
-    queue: what may wait here, sent and unacknowledged included, before `send` refuses; or takes
-        more all the same, if not `refuses`, and who sends is to ask whether it `has_room`.
+    patience_s: how long there may be no connection before the other end counts as lost; also the
+        limit for the first hello.
+    ping_s: the interval of pings.
+    silence_s: how long answers may be missing while the link is up; None: for ever.
+    window: how many bytes the other end may send before any of them is handled.
+    queue: how many bytes of unacknowledged messages may wait here before `send` refuses. If not
+        `refuses`, `send` accepts more, and the caller has to check `has_room`.
     """
 
     patience_s: float
@@ -59,41 +59,41 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class Transmit(msgspec.Struct, frozen=True):
-    """Send that to the other end, if there is a connection; it may be lost."""
+    """Send this to the other end, if there is a connection; it may be lost."""
 
     message: LinkMessage
     frames: Sequence[Buffer] = ()
 
 
 class Deliver(msgspec.Struct, frozen=True):
-    """The next message of the other end. Report `handled` with its size when it is."""
+    """The next message of the other end. Report `handled` with its size afterwards."""
 
     frames: Sequence[Buffer]
     size: int
 
 
 class LinkUp(msgspec.Struct, frozen=True):
-    """Messages pass; not for the first time if `again`."""
+    """The link is up; `again`: it was up before."""
 
     again: bool
 
 
 class LinkDown(msgspec.Struct, frozen=True):
-    """They do not; nothing is lost yet."""
+    """The link is down; nothing is lost yet."""
 
 
 class Room(msgspec.Struct, frozen=True):
-    """`send` had refused, and would not now."""
+    """`send`, which had refused, accepts messages again."""
 
 
 class PeerLost(msgspec.Struct, frozen=True):
-    """The other end, in that life, is gone for this one.
+    """The other end, in that incarnation, is lost.
 
-    `unsaid`: how many messages are not known to have come.
+    `unacknowledged`: how many messages are unacknowledged.
     """
 
     why: str
-    unsaid: int
+    unacknowledged: int
 
 
 class PeerLeft(msgspec.Struct, frozen=True):
@@ -103,7 +103,7 @@ class PeerLeft(msgspec.Struct, frozen=True):
 
 
 class PeerRefused(msgspec.Struct, frozen=True):
-    """The two can't work together; `why` shows the versions of both."""
+    """The two are incompatible; `why` has a table of both versions."""
 
     why: str
 

@@ -1,16 +1,16 @@
-"""What injected faults do to the links of one process: hold, delay, lose. No I/O, no clock.
+"""The effect of injected faults on the links of one process: hold, delay, lose. No I/O, no clock.
 
-A *lane* is one direction of the link to one other node; there are two outwards, since answers to
-casts go through the host agent. What comes on a lane passes, or waits in
-the lane: for its delay to be over, for a hold to be lifted, and for what waits before it, so that a
-lane never changes the order of what goes through it. A rule works on the lanes to its peers while
-it is there; several on one lane work together: the longest delay counts, any hold holds.
+A *lane* is one direction of the link to one other node; there are two outgoing ones, since answers
+to casts go through the host agent. A message on a lane passes, or waits in the lane: for its delay,
+for the end of a hold, and for the messages before it, so that a lane preserves the order. A rule
+affects the lanes to its peers while it is in force. Several rules on one lane combine: the longest
+delay counts, and a single hold suffices.
 
-Only what is `lossy` is ever lost, by a draw from the seed of the rule and the name of this process:
-the same messages in the same order lose the same ones. What was lost is kept until its rule is
-lifted, so that whoever waits for it can be told.
+Only `lossy` messages are ever lost, by a draw from the seed of the rule and the name of this
+process: the same messages in the same order have the same losses. Lost messages are kept until
+their rule ends, so that callers that wait for them can be notified.
 
-`now` is seconds on any clock that never goes back.
+`now` is seconds on any monotonic clock.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ IN, OUT, VIA_AGENT = "in", "out", "via agent"
 
 
 class Verdict(Enum):
-    """What becomes of a message that has come."""
+    """The fate of a message."""
 
-    PASS = "pass"  # now, by whoever asked
-    WAIT = "wait"  # it is in its lane, and comes out of `due`
+    PASS = "pass"  # the caller passes it on now
+    WAIT = "wait"  # it waits in its lane, and is returned by `due`
     LOST = "lost"
 
 
@@ -50,23 +50,23 @@ class _Rule(msgspec.Struct):
     draw: Random
 
     def works_on(self, node: str) -> bool:
-        return (_who(node) in self.peers) != self.given.others
+        return (_place_of(node) in self.peers) != self.given.others
 
     def delays(self, lane: Lane) -> float:
-        """For how long a message in that lane waits; inf while it is held."""
+        """How long a message in that lane waits; inf while it is held."""
         direction, node = lane
         if not self.works_on(node) or (direction == OUT and not self.given.both):
             return 0.0
         return inf if self.given.holds else self.given.delay_s
 
     def loses(self, direction: str) -> bool:
-        """Whether a message that may be lost is."""
+        """Whether to lose a lossy message; draws a random number."""
         way = IN if direction == IN else OUT
         return way == self.given.loses_on and self.draw.random() < self.given.loses
 
 
-def _who(node: str) -> object:
-    """Whom a rule means by a node: a place in a mesh, whichever process has it."""
+def _place_of(node: str) -> object:
+    """The peer of a rule that a node belongs to: a rank of a mesh, in any incarnation."""
     return parse_proc_node(node) or node
 
 
@@ -80,26 +80,26 @@ class Links(Generic[T]):
         self._lost: dict[int, list[T]] = {}
 
     def __bool__(self) -> bool:
-        """Whether there is anything to do: a rule, or something that still waits."""
+        """Whether there is a rule or a waiting message."""
         return bool(self._rules or self._lanes)
 
     # --- events -------------------------------------------------------------------------------
 
     def ruled(self, rule: LinkRule) -> None:
-        """A rule begins to work. A number that is there already is refused with ValueError."""
+        """A rule begins. Raises ValueError if its number is in use."""
         if rule.number in self._rules:
             raise ValueError(f"link rule {rule.number} is in force already")
         draw = Random(f"{rule.seed} {self._name}")
-        self._rules[rule.number] = _Rule(rule, frozenset(map(_who, rule.peers)), draw)
+        self._rules[rule.number] = _Rule(rule, frozenset(map(_place_of, rule.peers)), draw)
         self._lost[rule.number] = []
 
     def lifted(self, number: int) -> list[T]:
-        """A rule has ended; what it has lost, in order. One that is unknown is no error."""
+        """A rule has ended; returns its lost messages, in order. Ignores an unknown rule."""
         self._rules.pop(number, None)
         return self._lost.pop(number, [])
 
     def came(self, direction: str, node: str, item: T, now: float, *, lossy: bool) -> Verdict:
-        """A message is to go through a lane."""
+        """A message is about to pass a lane."""
         for number, rule in self._rules.items() if lossy else ():
             if rule.works_on(node) and rule.loses(direction):
                 self._lost[number].append(item)
@@ -113,7 +113,7 @@ class Links(Generic[T]):
         return Verdict.WAIT
 
     def due(self, direction: str, now: float) -> list[T]:
-        """What may go through now in that direction, each lane in order. It is out of here then."""
+        """Remove the messages that may pass now in that direction, each lane in order."""
         found: list[T] = []
         for key, lane in list(self._lanes.items()):
             delay = self._delay(key)
@@ -126,7 +126,7 @@ class Links(Generic[T]):
     # --- questions ----------------------------------------------------------------------------
 
     def next_due(self, direction: str) -> float | None:
-        """When `due` has something next, or None."""
+        """When `due` has its next message, or None."""
         times = [
             lane[0].came + self._delay(key)
             for key, lane in self._lanes.items()
@@ -148,4 +148,4 @@ class Links(Generic[T]):
         for lane in self._lanes.values():
             assert lane, "an empty lane is forgotten"
             times = [waiting.came for waiting in lane]
-            assert times == sorted(times), "a lane keeps the order of what comes"
+            assert times == sorted(times), "a lane keeps the order of its messages"

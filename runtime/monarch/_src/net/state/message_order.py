@@ -1,18 +1,18 @@
-"""Order over two routes: what one process sends another arrives in the order sent. No I/O.
+"""Order over two routes: messages of one process to another arrive in order. No I/O.
 
 A message to one proc goes *direct*; one to many may go as a *cast*, which the host agent relays.
-Each route keeps its own order, and one may be faster than the other. So each message says what
-must come before it on the other route, and the receiver holds it back until that has come:
+Each route preserves its order, but one may be faster than the other. So each message names its
+predecessor on the other route, and the receiver holds it back until that has come:
 
-- a direct message carries the number of the last cast before it that its receiver is part of;
-- a cast carries, for those receivers that were sent something direct since their last cast, how
-  many direct messages they were sent in all. Receivers that were not are no cost.
+- a direct message carries the number of the last cast before it that included its receiver;
+- a cast carries, for receivers that were sent direct messages since their last cast, how many
+  direct messages they were sent in all. Other receivers cost nothing.
 
-So a direct message costs the sender the same however many ranks there are, and a cast costs it as
-much as there were direct messages since the last. Nothing can wait for ever: what a message waits
-for was sent before it.
+So the cost of a direct message does not depend on the number of ranks, and the cost of a cast
+depends only on the direct messages since the last one. No message waits for ever: it only waits for
+messages that were sent before it.
 
-The sender numbers its casts to one mesh from 1; a receiver is part of one mesh, and counts by
+The sender numbers its casts to one mesh from 1. A receiver is part of one mesh, and counts by
 sender.
 """
 
@@ -29,23 +29,23 @@ REMEMBERED = 8
 
 
 class Outgoing:
-    """What one process has sent to the procs of one mesh. Not thread-safe."""
+    """The sender's side, for the procs of one mesh. Not thread-safe."""
 
     __slots__ = ("_all", "_born", "_casts", "_direct", "_last", "_recent", "_to_all", "_unfenced")
 
     def __init__(self) -> None:
-        self._born: dict[int, int] = {}  # by rank that is another process since: casts by then
+        self._born: dict[int, int] = {}  # by restarted rank: the casts before its restart
         self._casts = 0
-        self._direct: dict[int, int] = {}  # by rank: direct messages sent, beside those to all
+        self._direct: dict[int, int] = {}  # by rank: direct messages, without those to all ranks
         self._to_all = 0  # direct messages sent to every rank
-        self._all = 0  # how many ranks that is
-        self._unfenced: set[int] = set()  # ranks sent something direct since their last cast
-        # The last cast of each of the latest regions, oldest first; what is older is by rank.
+        self._all = 0  # the number of these ranks
+        self._unfenced: set[int] = set()  # ranks with direct messages since their last cast
+        # The last cast of each of the latest regions, oldest first; older ones are kept by rank.
         self._recent: dict[Region, int] = {}
         self._last: dict[int, int] = {}
 
     def direct(self, rank: int) -> int:
-        """A direct message to that rank is about to be sent: the cast that it must follow, or 0."""
+        """A direct message to that rank is about to be sent: the cast that it follows, or 0."""
         self._direct[rank] = self._direct.get(rank, 0) + 1
         if not self._casts:
             return 0
@@ -54,9 +54,9 @@ class Outgoing:
         return last if not self._born or last > self._born.get(rank, 0) else 0
 
     def direct_to_all(self, ranks: int) -> bool:
-        """A direct message is about to be sent to every one of so many ranks, and follows no cast.
+        """A direct message is about to be sent to each of these ranks, following no cast.
 
-        False: it may have to follow one, and is not counted; ask for each rank.
+        False: it might follow a cast, and was not counted; call `direct` for each rank.
         """
         if self._casts:
             return False
@@ -71,14 +71,14 @@ class Outgoing:
         return self._last.get(rank, 0)
 
     def renewed(self, rank: int) -> None:
-        """Another process has that rank, which was sent nothing yet."""
+        """That rank has been restarted; the new process has got no message yet."""
         self._direct[rank] = -self._to_all
         self._unfenced.discard(rank)
         if self._casts:
             self._born[rank] = self._casts
 
     def cast(self, region: Region) -> tuple[int, list[tuple[int, int]]]:
-        """A cast to that region is about to be sent: its number, and (rank, direct ones before)."""
+        """A cast is about to be sent: its number, and (rank, direct messages before it)."""
         if not self._casts:
             self._unfenced.update(self._direct, range(self._all))
         self._casts += 1
@@ -95,22 +95,22 @@ class Outgoing:
 
 
 class Incoming(Generic[T]):
-    """What one process has got from one sender. Not thread-safe: one thread at a time receives.
+    """The receiver's side, for one sender. Not thread-safe: one thread at a time receives.
 
-    `holds`: whether anything waits for the other route.
+    `holds`: whether a message waits for the other route.
     """
 
     __slots__ = ("_casts", "_direct", "_held_casts", "_held_direct", "holds")
 
     def __init__(self) -> None:
         self.holds = False
-        self._direct = 0  # direct messages passed on
-        self._casts = 0  # the number of the last cast passed on
+        self._direct = 0  # direct messages delivered
+        self._casts = 0  # the number of the last delivered cast
         self._held_direct: deque[tuple[int, T]] = deque()
         self._held_casts: deque[tuple[int, int, T]] = deque()
 
     def direct(self, after: int, item: T) -> bool:
-        """A direct message came. True: it is the next; False: it is held back."""
+        """A direct message came. True: deliver it; False: it is held back."""
         if after > self._casts or self._held_direct:
             self._held_direct.append((after, item))
             self.holds = True
@@ -119,7 +119,7 @@ class Incoming(Generic[T]):
         return True
 
     def cast(self, number: int, fence: int, item: T) -> bool:
-        """A cast came, which follows `fence` direct messages. True: it is the next."""
+        """A cast came, which follows `fence` direct messages. True: deliver it."""
         if fence > self._direct or self._held_casts:
             self._held_casts.append((number, fence, item))
             self.holds = True
@@ -128,7 +128,7 @@ class Incoming(Generic[T]):
         return True
 
     def released(self) -> Iterator[T]:
-        """What was held back and is now next, in order."""
+        """The held messages that can be delivered now, in order."""
         while True:
             if self._held_direct and self._held_direct[0][0] <= self._casts:
                 self._direct += 1

@@ -1,11 +1,11 @@
-"""The near end of a tunnel: the process by which a client behind a gateway reaches other hosts.
+"""The client end of a tunnel: the process by which a client behind a gateway reaches other hosts.
 
-Runs in: a process of its own, which the client has started (`net.tunnel.launcher`), on its one
-thread. It runs no user code, so a client that computes for a minute is no lost one: what its own
-links say, which ZeroMQ does on a thread of its own, passes all the same.
+Runs in: a process of its own, started by the client (`net.tunnel.launcher`), on its only thread. It
+runs no user code, so a client that computes for a minute does not appear lost: the messages of the
+client's own links, which ZeroMQ sends on a thread of its own, still pass.
 Owns: the link to the gateway, the door (`net.tunnel.local_socket`), a Unix socket for each host.
-Invariants: ends with the client, whichever way that ends; and while there is no link to the gateway
-who connects is hung up on, so that who dials sees that nobody is there.
+Invariants: ends with the client, however the client ends. While there is no link to the gateway,
+connections to the sockets are closed, so that a process that dials sees that the host is away.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ from monarch._src.wire.ids import TUNNEL
 from monarch._src.wire.messages import Message
 
 log = logging.getLogger("monarch.session")
-AGAIN_S = 1.0  # after this a gateway that was lost is dialled again
+AGAIN_S = 1.0  # pause before a lost gateway is dialled again
 MOST_ASKING = 64
 _ENDS = (PeerLost, PeerLeft, PeerRefused)
 _READ = selectors.EVENT_READ
 
 
-class NearOptions(msgspec.Struct, frozen=True):
+class TunnelOptions(msgspec.Struct, frozen=True):
     """`ca` and `private_key` are paths; `ca` may be `TRUST_ALL`, `private_key` empty."""
 
     gateway: str
@@ -72,19 +72,19 @@ class NearOptions(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """What has become of the link to the gateway: one line of JSON for each change."""
+    """The state of the link to the gateway: one line of JSON for each change."""
 
     up: bool
     why: str = ""
 
 
 class TunnelClient:
-    """See the module's text. `tell` is given a line for the client, and must not block."""
+    """The client end of a tunnel. `tell` gets a line for the client, and must not block."""
 
     def __init__(
-        self, directory: Path, options: NearOptions, tell: Callable[[bytes], object]
+        self, directory: Path, options: TunnelOptions, tell: Callable[[bytes], object]
     ) -> None:
-        """Raises as `keys.load`; OSError if the door cannot be opened."""
+        """Raises the errors of `keys.load`, and OSError if the door cannot be opened."""
         self._directory = directory
         self._gateway = parse_address(options.gateway)
         self._tell = tell
@@ -94,32 +94,32 @@ class TunnelClient:
         self._mark = os.urandom(4).hex()
         bounds = bounds_of(options.liveness_s, prompt=True)
         self._bounds = Bounds(bounds.patience_s, bounds.ping_s, bounds.silence_s, refuses=False)
-        self._came: deque[tuple[str, Sequence[Buffer] | Notice, int]] = deque()
+        self._incoming: deque[tuple[str, Sequence[Buffer] | Notice, int]] = deque()
         self._links = Links(
             f"{TUNNEL}{os.urandom(6).hex()}", own, Audit(None), self._bounds,
             options.liveness_s / 6,
-            lambda peer, frames, size: self._came.append((peer, frames, size)),
-            lambda peer, notice: self._came.append((peer, notice, -1)),
+            lambda peer, frames, size: self._incoming.append((peer, frames, size)),
+            lambda peer, notice: self._incoming.append((peer, notice, -1)),
         )  # fmt: skip
         self._tunnels = Tunnels(self._say, self._links.has_room, near=True)
         self._selector = selectors.DefaultSelector()
-        self._link = ""  # what the link is called, once its other end has said its name
-        self._dialled = ""  # the same before
+        self._link = ""  # the name of the link, once the gateway has sent its own name
+        self._dialled = ""  # its name before that
         self._is_up = False
         self._dialled_at = 0.0
-        self._again_at: float | None = 0.0  # when the gateway is to be dialled; None: it has been
-        self._waiting: list[tuple[Ask, socket.socket]] = []  # who asks while there is no link
+        self._again_at: float | None = 0.0  # when to dial the gateway; None: it was dialled
+        self._waiting: list[tuple[Ask, socket.socket]] = []  # requests while there is no link
         self._lines: dict[socket.socket, bytearray] = {}
-        self._paths: dict[str, str] = {}  # by address, the socket that leads there
+        self._paths: dict[str, str] = {}  # by address, the socket that leads to it
         self._ended = False
-        self._door = self._listening(directory / DOOR, self._knocked)
+        self._door = self._listening(directory / DOOR, self._on_connection)
         self._register(self._links.fileno(), self._links.work)
         self._register(self._tunnels.fileno(), self._tunnels.work)
 
     def run(self, lifeline: int) -> None:
-        """Serve until that descriptor ends, or the parent of this process."""
+        """Serve until that descriptor or the parent of this process ends."""
         self._register(lifeline, partial(self._client_ended, lifeline))
-        parent = pidfd(os.getppid())  # a fork of it may hold the other end of the lifeline
+        parent = pidfd(os.getppid())  # a fork of the parent may keep the lifeline open
         if parent is not None:
             self._register(parent, self._parent_ended)
         while not self._ended:
@@ -136,13 +136,13 @@ class TunnelClient:
                 key.data()
 
     def _patience(self) -> float:
-        if self._links.missed or self._came:
+        if self._links.missed or self._incoming:
             return 0.0
         times = [self._links.next_deadline(), self._tunnels.next_deadline(), self._again_at]
         return max(0.0, min(at for at in times if at is not None) - time.monotonic())
 
     def close(self) -> None:
-        """Say goodbye, and leave nothing."""
+        """Close all connections, and remove the sockets."""
         for path in self._paths.values():
             Path(path).unlink(missing_ok=True)
         self._tunnels.close()
@@ -165,67 +165,67 @@ class TunnelClient:
         self._links.dial(self._dialled, self._gateway, bounds=self._bounds, anybody=True)
 
     def _try_again(self) -> None:
-        """Somebody wants the gateway: dial it soon, if nobody is at it."""
+        """Dial the gateway soon, unless that is under way."""
         if not self._dialled and self._again_at is None:
             self._again_at = self._dialled_at + AGAIN_S
 
     def _say(self, link: str, message: Message, payload: Payload) -> None:
         try:
             self._links.send(link, encode(message, payload))
-        except ConnectionError as error:  # it has just ended, of which we are about to be told
+        except ConnectionError as error:  # the link has just ended; its notice follows
             log.debug("the tunnel has ended: %s", error)
 
     def _drain(self) -> None:
-        while self._came:
-            peer, what, size = self._came.popleft()
+        while self._incoming:
+            peer, what, size = self._incoming.popleft()
             if size < 0:
-                self._told(peer, what)  # pyright: ignore[reportArgumentType]
+                self._on_notice(peer, what)  # pyright: ignore[reportArgumentType]
                 continue
             try:
-                self._heard(peer, what)  # pyright: ignore[reportArgumentType]
+                self._on_frames(peer, what)  # pyright: ignore[reportArgumentType]
             finally:
                 self._links.handled(peer, size)
 
-    def _heard(self, peer: str, frames: Sequence[Buffer]) -> None:
+    def _on_frames(self, peer: str, frames: Sequence[Buffer]) -> None:
         try:
             message, payload = decode(frames)
         except FrameError as error:
             log.warning("dropped a message of the gateway: %s", error)
             return
         if peer == self._link and isinstance(message, TUNNELLED):
-            self._tunnels.heard(peer, message, payload)
+            self._tunnels.on_message(peer, message, payload)
 
-    def _told(self, peer: str, notice: Notice) -> None:
+    def _on_notice(self, peer: str, notice: Notice) -> None:
         if isinstance(notice, PeerNamed) and notice.dialled_as == self._dialled:
             self._link = peer
         elif peer not in (self._link, self._dialled):
             return
         elif isinstance(notice, LinkUp):
             self._link = peer
-            self._now_is(State(True))
+            self._set_state(State(True))
             waiting, self._waiting = self._waiting, []
             for ask, connection in waiting:
                 self._open(ask, connection)
         elif isinstance(notice, LinkDown):
-            self._now_is(State(False, "the connection to it has broken"))
+            self._set_state(State(False, "the connection to it has broken"))
         elif isinstance(notice, Room):
-            self._tunnels.more_room(peer)
+            self._tunnels.on_room(peer)
         elif isinstance(notice, _ENDS):
-            self._gone(notice.why, refused=isinstance(notice, PeerRefused))
+            self._on_gateway_gone(notice.why, refused=isinstance(notice, PeerRefused))
 
-    def _gone(self, why: str, *, refused: bool) -> None:
-        self._now_is(State(False, why[:LONGEST_WHY]))  # a line that a pipe takes whole
+    def _on_gateway_gone(self, why: str, *, refused: bool) -> None:
+        self._set_state(State(False, why[:LONGEST_WHY]))  # a pipe takes such a line atomically
         link, self._link, self._dialled = self._link, "", ""
         if link:
             self._tunnels.cut(link, f"the tunnel through the gateway {self._gateway} has ended")
         waiting, self._waiting = self._waiting, []
         for _, connection in waiting:
             self._answer(connection, Answer(why=f"the gateway {self._gateway}: {why}"))
-        # A key that it does not take, or another version, it will hardly take later; but it may be
-        # another gateway by then. Who asks has it tried, and is told so again.
+        # If it refused the key or the version, it will hardly accept them later, but it may be
+        # another gateway by then. The next request makes an attempt, and gets the error again.
         self._again_at = None if refused else time.monotonic() + AGAIN_S
 
-    def _now_is(self, state: State) -> None:
+    def _set_state(self, state: State) -> None:
         self._is_up = state.up
         self._tell(msgspec.json.encode(state) + b"\n")
 
@@ -246,20 +246,20 @@ class TunnelClient:
     def _accept(self, listener: socket.socket, ready: Callable[[socket.socket], None]) -> None:
         try:
             connection, _ = listener.accept()
-        except OSError as error:  # it has left again, or there are no descriptors: then so later
+        except OSError as error:  # the peer has left, or the descriptors are used up
             log.debug("a connection was not accepted: %s", error)
             return
         connection.setblocking(False)
         ready(connection)
 
-    def _knocked(self, connection: socket.socket) -> None:
+    def _on_connection(self, connection: socket.socket) -> None:
         if len(self._lines) + len(self._waiting) >= MOST_ASKING:
             connection.close()
             return
         self._lines[connection] = bytearray()
-        self._register(connection.fileno(), partial(self._listen_to, connection))
+        self._register(connection.fileno(), partial(self._read_request, connection))
 
-    def _listen_to(self, connection: socket.socket) -> None:
+    def _read_request(self, connection: socket.socket) -> None:
         line = self._lines[connection]
         try:
             said = connection.recv(LONGEST_LINE)
@@ -284,7 +284,7 @@ class TunnelClient:
         self._try_again()
 
     def _answer(self, connection: socket.socket, answer: Answer, *, stays: bool = False) -> None:
-        with suppress(OSError):  # who has asked may have left
+        with suppress(OSError):  # the requester may have left
             connection.send(written(answer))
         if not stays:
             connection.close()
@@ -305,15 +305,15 @@ class TunnelClient:
         self._tunnels.open(self._link, ask.address, done)
 
     def _path_to(self, address: str) -> str:
-        """The socket of this host that leads there."""
+        """The socket on this host that leads to that address."""
         path = self._paths.get(address)
         if path is None:
             path = str(self._directory / f"via-{self._mark}-{len(self._paths)}")
             self._paths[address] = path
-            self._listening(Path(path), partial(self._lead_to, address))
+            self._listening(Path(path), partial(self._connect_stream, address))
         return path
 
-    def _lead_to(self, address: str, connection: socket.socket) -> None:
+    def _connect_stream(self, address: str, connection: socket.socket) -> None:
         if not self._is_up:
             connection.close()
             self._try_again()
@@ -338,12 +338,14 @@ def main() -> None:
     logging.basicConfig(filename=log_to, format=form)
 
     def tell(line: bytes) -> None:
-        with suppress(OSError):  # a client that reads nothing for so long needs no news
+        with suppress(OSError):  # the pipe is full: the client does not read its news
             os.write(1, line)
 
-    near = TunnelClient(Path(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=NearOptions), tell)
+    near = TunnelClient(
+        Path(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=TunnelOptions), tell
+    )
     try:
-        os.write(1, b"\n")  # it can be asked
+        os.write(1, b"\n")  # ready for requests
         near.run(0)
     finally:
         near.close()

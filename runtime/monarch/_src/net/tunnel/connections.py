@@ -1,10 +1,10 @@
-"""The connections of tunnels: what `net.tunnel.state.tunnel` decides, done with sockets.
+"""The connections of tunnels: carries out the decisions of `net.tunnel.state.tunnel` with sockets.
 
-Runs in: the host agent of a gateway (far), and the process that a client behind one has for it
-(near); one thread, the caller's. Names are resolved on threads of their own, since that may block.
-Owns: the sockets of all streams, and a selector of them whose descriptor the caller watches.
-Invariants: a socket is read only while its stream has credit and the link has room, so what nobody
-takes stays with who has written it. Nothing here blocks.
+Runs in: the host agent of a gateway (far end), and the client's process for it (near end); one
+thread, the caller's. Names are resolved on other threads, since that may block.
+Owns: the sockets of all streams, and a selector for them, whose descriptor the caller watches.
+Invariants: a socket is read only while its stream has credit and the link has room, so bytes that
+are not taken stay with the writer. Nothing here blocks.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ MOST_TUNNELS = 64
 DIAL_S = 10.0  # for all addresses of a name together
 SWEEP_S = 5.0
 HUNG_UP_S = 20.0
-_HANGS_UP = getattr(select, "POLLRDHUP", 0)  # others, as errors are, are always told
+_HANGS_UP = getattr(select, "POLLRDHUP", 0)  # POLLHUP and POLLERR are always reported
 _UNDER_WAY = (errno.EINPROGRESS, errno.EWOULDBLOCK)
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
-# What becomes of a stream that was asked for: the address that it has, and "", or why there is
-# none. Gives its connection of this side, or None if the stream is not wanted any more.
+# Called when a stream is connected, with its address and "", or with the error. Returns the local
+# connection for it, or None if the stream is no longer wanted.
 Done = Callable[[str, str], "socket.socket | None"]
 
 
 class _Pipe:
-    """The connection of one stream. `hosts`: of a far one, what is still to be dialled."""
+    """The connection of one stream. `hosts`: in the far end, the addresses still to be dialled."""
 
     def __init__(self, link: str, stream: int, done: Done | None = None) -> None:
         self.link = link
@@ -66,7 +66,7 @@ class _Pipe:
 
 
 class Tunnels:
-    """See the module's text."""
+    """The connections of all tunnels of one end."""
 
     def __init__(
         self,
@@ -77,8 +77,8 @@ class Tunnels:
         beyond: bool = True,
     ) -> None:
         """Args:
-        say: tells the other end of that link something. has_room: whether less waits to be sent
-            there than may; if not, `more_room` is to be called later.
+        say: sends a message over a link. has_room: whether the link takes more; if not, the caller
+            has to call `on_room` later.
         beyond: whether other hosts may be dialled.
         """
         self._say = say
@@ -87,12 +87,12 @@ class Tunnels:
         self._beyond = beyond
         self._tunnels: dict[str, Tunnel] = {}
         self._pipes: dict[tuple[str, int], _Pipe] = {}
-        self._dialling: set[_Pipe] = set()  # all and only those that have a deadline
-        # All and only those of which no event is waited for, and since when.
+        self._dialling: set[_Pipe] = set()  # all and only those with a deadline
+        # All and only those without an event to wait for, and since when.
         self._held_up: dict[_Pipe, float] = {}
         self._sweep_at = 0.0
         self._selector = selectors.DefaultSelector()
-        self._lock = threading.Lock()  # of what threads that resolve names touch
+        self._lock = threading.Lock()  # for data of threads that resolve names
         self._resolved: deque[tuple[_Pipe, list[str] | OSError]] = deque()
         self._wake_r, self._wake_w = os.pipe()
         for fd in (self._wake_r, self._wake_w):
@@ -105,24 +105,24 @@ class Tunnels:
 
     @property
     def held(self) -> int:
-        """Bytes that came by links and have not been written."""
+        """Bytes that came over links and have not been written."""
         return sum(tunnel.held for tunnel in self._tunnels.values())
 
     def fileno(self) -> int:
-        """A descriptor that is readable when there is something to work at."""
+        """A descriptor that is readable when `work` has to be called."""
         return self._selector.fileno()  # pyright: ignore[reportAttributeAccessIssue]
 
     def next_deadline(self) -> float | None:
-        """When `work` is to be called though nothing comes; seconds of `time.monotonic`."""
+        """When `work` has to be called even without events; seconds of `time.monotonic`."""
         deadline = min((pipe.deadline for pipe in self._dialling), default=None)
         if not self._held_up:
             return deadline
         return self._sweep_at if deadline is None else min(deadline, self._sweep_at)
 
-    # --- what the caller tells --------------------------------------------------------------------
+    # --- calls of the owner -----------------------------------------------------------------------
 
     def open(self, link: str, address: str, done: Done) -> None:
-        """Near: have a stream to that address; `done` is called when it is there, or is not."""
+        """Near: open a stream to that address; `done` is called with the result."""
         tunnel = self._tunnels.setdefault(link, Tunnel(near=True))
         try:
             stream, actions = tunnel.asked(address)
@@ -132,27 +132,27 @@ class Tunnels:
         self._pipes[link, stream] = _Pipe(link, stream, done)
         self._do(link, actions)
 
-    def heard(self, link: str, message: TunnelMessage, payload: Payload) -> None:
-        """The other end of that link has said that."""
+    def on_message(self, link: str, message: TunnelMessage, payload: Payload) -> None:
+        """A message of the other end of a link came."""
         tunnel = self._tunnels.get(link)
         if tunnel is None:
             if self._near or not isinstance(message, TunnelOpen):
                 return
             if len(self._tunnels) >= MOST_TUNNELS:
-                why = f"{MOST_TUNNELS} clients go through this gateway, and that is the most"
+                why = f"{MOST_TUNNELS} clients use this gateway, which is its limit"
                 self._say(link, TunnelOpened(message.stream, "", why), NO_PAYLOAD)
                 return
             tunnel = self._tunnels[link] = Tunnel(near=False, beyond=self._beyond)
         self._do(link, tunnel.received(message, payload.body))
         pipe = self._pipes.get((link, message.stream))
         if pipe is not None:
-            self._look_for(pipe)  # there may be credit again
+            self._update_events(pipe)  # there may be credit again
 
-    def more_room(self, link: str) -> None:
-        """The link takes more again."""
+    def on_room(self, link: str) -> None:
+        """The link has room again."""
         for pipe in list(self._pipes.values()):
             if pipe.link == link:
-                self._look_for(pipe)
+                self._update_events(pipe)
 
     def cut(self, link: str, why: str) -> None:
         """The link has ended. Idempotent."""
@@ -175,14 +175,14 @@ class Tunnels:
     # --- work -------------------------------------------------------------------------------------
 
     def work(self) -> None:
-        """Handle what sockets have brought, once each, and the time."""
+        """Handle the events of all sockets once, and deadlines."""
         for key, events in self._selector.select(0):
             if key.data is None:
                 self._take_resolved()
                 continue
             pipe: _Pipe = key.data
             if pipe.socket is None:
-                continue  # what came before has ended it
+                continue  # an earlier event has ended it
             if pipe.is_dialling:
                 self._connected(pipe)
                 continue
@@ -190,7 +190,7 @@ class Tunnels:
                 self._flush(pipe)
             if events & _READ:
                 self._read(pipe)
-            self._look_for(pipe)
+            self._update_events(pipe)
         now = time.monotonic()
         for pipe in [pipe for pipe in self._dialling if pipe.deadline <= now]:
             self._failed(pipe, errno.ETIMEDOUT)
@@ -216,7 +216,7 @@ class Tunnels:
                 case Write(_, data):
                     pipe.pending.append(memoryview(data))
                     self._flush(pipe)
-                    self._look_for(pipe)
+                    self._update_events(pipe)
                 case Shut(_, why):
                     self._shut(pipe, why)
 
@@ -234,10 +234,10 @@ class Tunnels:
             return
         connection.setblocking(False)
         pipe.socket = connection
-        self._look_for(pipe)
+        self._update_events(pipe)
 
     def _shut(self, pipe: _Pipe, why: str = "") -> None:
-        """It is none any more."""
+        """Close the connection of a stream that has ended."""
         self._pipes.pop((pipe.link, pipe.stream), None)
         self._dialling.discard(pipe)
         self._let_go(pipe)
@@ -255,12 +255,12 @@ class Tunnels:
             pipe.socket = None
 
     def _ended(self, pipe: _Pipe, why: str = "") -> None:
-        """Its connection of this side has ended."""
+        """The local connection has ended."""
         self._shut(pipe, why)
         self._tell(pipe, lambda tunnel: tunnel.ended(pipe.stream, why))
 
-    def _look_for(self, pipe: _Pipe) -> None:
-        """Have the selector tell of what there is to do for it, and of nothing else."""
+    def _update_events(self, pipe: _Pipe) -> None:
+        """Register exactly those events for which there is work."""
         if pipe.socket is None:
             return
         tunnel = self._tunnels.get(pipe.link)
@@ -284,9 +284,9 @@ class Tunnels:
         pipe.events = events
 
     def _sweep(self, now: float) -> None:
-        """End those that are held up for long, and whose user has hung up: nothing tells of that.
+        """End streams that have waited for long and whose user has hung up, which no event reports.
 
-        What is still to be read of them would be dropped by a side that takes nothing, too.
+        Bytes that could still be read from them would be lost anyway, as the peer takes none.
         """
         poll = select.poll()
         found = {pipe.socket.fileno(): pipe for pipe, since in self._held_up.items()
@@ -363,15 +363,15 @@ class Tunnels:
             self._resolved.clear()
         for pipe, found in resolved:
             if pipe not in self._dialling:
-                continue  # nobody wants it any more, or it took too long
+                continue  # it is no longer wanted, or took too long
             if isinstance(found, OSError):
-                said = f"the name is not known there ({found.strerror})"
+                said = f"the gateway cannot resolve the name ({found.strerror})"
                 pipe.attempts.append(Attempt(str(pipe.address), 0, said))
                 found = []
             self._try_all(pipe, found)
 
     def _try_all(self, pipe: _Pipe, hosts: list[str]) -> None:
-        if not self._beyond:  # whatever the name stands for
+        if not self._beyond:  # the name may resolve to anything
             hosts = [host for host in hosts if Address("tcp", host).scope is Scope.LOOPBACK]
         pipe.hosts = hosts
         pipe.share_s = DIAL_S / max(1, len(hosts))
@@ -392,18 +392,18 @@ class Tunnels:
                 code = dialled.connect_ex((host, pipe.address.port))
                 if not code or code in _UNDER_WAY:
                     pipe.socket, pipe.is_dialling = dialled, True
-                    self._look_for(pipe)
+                    self._update_events(pipe)
                     return
                 dialled.close()
             self._note(pipe, code)
         self._dialling.discard(pipe)
-        who = f"{pipe.address}, as the gateway sees it,"
+        who = f"{pipe.address}, as resolved by the gateway,"
         why = attempts_text(who, pipe.attempts)
         self._pipes.pop((pipe.link, pipe.stream), None)
         self._tell(pipe, lambda tunnel: tunnel.not_dialled(pipe.stream, why))
 
     def _note(self, pipe: _Pipe, code: int) -> None:
-        """The first of its hosts was tried in vain."""
+        """Record that the attempt at the first host has failed."""
         assert pipe.address is not None
         host = pipe.hosts.pop(0)
         numeric = str(Address("tcp", host, pipe.address.port))
@@ -416,7 +416,7 @@ class Tunnels:
         if pipe.hosts:
             self._note(pipe, code)
         else:
-            pipe.attempts.append(Attempt(str(pipe.address), 0, "the name was not found in time"))
+            pipe.attempts.append(Attempt(str(pipe.address), 0, "the name was not resolved in time"))
         self._try_next(pipe)
 
     def _connected(self, pipe: _Pipe) -> None:
@@ -430,4 +430,4 @@ class Tunnels:
         self._dialling.discard(pipe)
         numeric = str(Address("tcp", pipe.hosts[0], pipe.address.port))
         self._tell(pipe, lambda tunnel: tunnel.dialled(pipe.stream, numeric))
-        self._look_for(pipe)
+        self._update_events(pipe)

@@ -1,6 +1,7 @@
 """Starts and queries the process that holds a client's tunnel (`net.tunnel.client_end`).
 
-Runs in: a client behind a gateway, or who ends what such a one has kept. Owns: that process.
+Runs in: a client behind a gateway, or the program that ends kept sessions of such a client. Owns:
+that process.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 import monarch
 from monarch._src.errors import HostUnreachableError
 from monarch._src.net.state.addresses import Address
-from monarch._src.net.tunnel.client_end import NearOptions, State
+from monarch._src.net.tunnel.client_end import State, TunnelOptions
 from monarch._src.net.tunnel.local_socket import DOOR, greet_gateway, try_through
 from monarch._src.system.process import CHILD_VARIABLE, undebugged
 
@@ -30,23 +31,23 @@ ENDS_S = 5.0
 
 
 class TunnelLauncher:
-    """See the module's text. `fd` is readable when there is news for `hear`."""
+    """The process of a tunnel. `fd` is readable when `read_states` has to be called."""
 
     def __init__(
         self, directory: str | Path, gateway: Address, key_paths: Sequence[str], liveness_s: float
     ) -> None:
-        """`key_paths`: ca and private_key, as `attach_to_workers` was told.
+        """`key_paths`: ca and private_key, as passed to `attach_to_workers`.
 
         Raises:
-            HostUnreachableError: the process did not begin.
+            HostUnreachableError: the process did not start.
         """
         self.gateway = gateway
-        self.trouble = ""  # why there is no link to the gateway now, if there was one
+        self.trouble = ""  # why the link to the gateway is down, if it was up before
         self._directory = Path(directory)
         self._door = self._directory / DOOR
-        self._heard = b""
+        self._buffered = b""
         ca, private_key = [*key_paths, ""][:2]
-        options = NearOptions(str(gateway), ca, private_key, liveness_s)
+        options = TunnelOptions(str(gateway), ca, private_key, liveness_s)
         arguments = [str(directory), msgspec.json.encode(options).decode(), _ROOT]
         self._child = subprocess.Popen(
             undebugged([sys.executable, "-c", _PROGRAM, *arguments]), cwd="/",
@@ -60,12 +61,12 @@ class TunnelLauncher:
             self.close()
             raise HostUnreachableError(
                 f"the gateway {gateway}: the process that is to hold the tunnel ended with status "
-                f"{self._child.returncode}; what it said is on standard error"
+                f"{self._child.returncode}; its message is on standard error"
             )
         os.set_blocking(self.fd, False)
 
-    def hear(self) -> bool:
-        """Take its news; False if it has ended."""
+    def read_states(self) -> bool:
+        """Read its messages; False if it has ended."""
         try:
             said = os.read(self.fd, 1 << 16)
         except BlockingIOError:
@@ -73,7 +74,7 @@ class TunnelLauncher:
         if not said:
             self.trouble = f"the process that holds the tunnel (pid {self._child.pid}) has ended"
             return False
-        *lines, self._heard = (self._heard + said).split(b"\n")
+        *lines, self._buffered = (self._buffered + said).split(b"\n")
         for line in lines:
             state = msgspec.json.decode(line, type=State)
             self.trouble = "" if state.up else state.why
@@ -81,26 +82,26 @@ class TunnelLauncher:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process has."""
+        """Whether the process has ended."""
         return self._child.poll() is not None
 
     def greet(self, timeout_s: float) -> None:
-        """Return when there is a link to the gateway; as `greet_gateway`."""
+        """Wait for the link to the gateway; see `greet_gateway`."""
         greet_gateway(self._door, self.gateway, timeout_s)
 
     def reach(self, address: Address, timeout_s: float) -> tuple[Address, Address]:
-        """As `try_through`."""
+        """See `try_through`."""
         return try_through(self._door, address, timeout_s)
 
     def close(self) -> None:
-        """End it, and with it all that goes through it. Idempotent."""
+        """End the process, and with it all connections of the tunnel. Idempotent."""
         child = self._child
         if child.stdin is None or child.stdin.closed:
             return
         child.stdin.close()
         try:
             child.wait(ENDS_S)
-        except subprocess.TimeoutExpired:  # stopped, perhaps
+        except subprocess.TimeoutExpired:  # it may be stopped
             child.kill()
             child.wait()
         assert child.stdout is not None

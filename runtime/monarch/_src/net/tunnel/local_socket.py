@@ -1,9 +1,9 @@
-"""How processes of a host ask for connections that go through a gateway: a socket in its session.
+"""How processes of a host request connections through a gateway: a socket in the session.
 
-Runs in: who asks (any thread, which blocks), and the process that holds the tunnel
+Runs in: the requesting process (any thread, which blocks), and the process that holds the tunnel
 (`net.tunnel.client_end`). A *door* is a Unix socket in the session's directory, which is mode 0700.
-Who connects says one line of JSON and is answered by one; with `join` the connection is then the
-stream itself. A session whose client is behind no gateway has no door.
+A process that connects sends one line of JSON and gets one in return; with `join` the connection
+then becomes the stream itself. Without a gateway a session has no door.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ LONGEST_LINE = 1 << 16
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """A connection to that address, as the gateway sees it; none: is the gateway there?
+    """A request for a connection to that address; without one, asks whether the gateway is there.
 
-    Without `join` it is only tried, and answered with a socket that leads there from then on.
+    The gateway resolves the address. Without `join` it is only tried, and the answer contains a
+    socket that leads to the address from then on.
     """
 
     address: str = ""
@@ -33,7 +34,7 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The address in numbers, and the path of that socket; or why there is no connection."""
+    """The numeric address, and the path of that socket; or why there is no connection."""
 
     address: str = ""
     path: str = ""
@@ -41,26 +42,26 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def read_ask(line: bytes) -> Ask:
-    """ValueError if that is none, or asks for no address."""
+    """Parse a request. Raises ValueError if the line is not one, or the address is malformed."""
     try:
         asked = msgspec.json.decode(line, type=Ask)
     except UNREADABLE as error:
-        raise ValueError(f"this is no question to a gateway: {error}") from None
+        raise ValueError(f"this is not a request to a gateway: {error}") from None
     if asked.address or asked.join:
         parse_address(asked.address)
     return asked
 
 
 def read_answer(line: bytes) -> Answer:
-    """ValueError if that is none."""
+    """Parse an answer. Raises ValueError if the line is not one."""
     try:
         return msgspec.json.decode(line, type=Answer)
     except UNREADABLE as error:
-        raise ValueError(f"this is no answer of a gateway: {error}") from None
+        raise ValueError(f"this is not an answer of a gateway: {error}") from None
 
 
 def written(said: Ask | Answer) -> bytes:
-    """As a line."""
+    """The line for a request or an answer."""
     return msgspec.json.encode(said) + b"\n"
 
 
@@ -71,19 +72,19 @@ def door_of(directory: str | Path) -> Path | None:
 
 
 def greet_gateway(door: Path, gateway: Address, timeout_s: float) -> None:
-    """Return when there is a link to the gateway.
+    """Wait for the link to the gateway.
 
     Raises:
-        HostUnreachableError: there is none; says why.
+        HostUnreachableError: there is none; the text has the reason.
     """
     _tried(door, gateway, Ask(), timeout_s)
 
 
 def try_through(door: Path, address: Address, timeout_s: float) -> tuple[Address, Address]:
-    """Have a way to that address: what it is in numbers, and where to connect on this host.
+    """Prepare a path to that address: its numeric form, and the local address to connect to.
 
     Raises:
-        HostUnreachableError: nobody can be reached there, or the gateway cannot.
+        HostUnreachableError: the host or the gateway cannot be reached.
     """
     answer = _tried(door, address, Ask(str(address)), timeout_s)
     return parse_address(answer.address), Address("ipc", path=answer.path)
@@ -101,10 +102,10 @@ def _tried(door: Path, address: Address, ask: Ask, timeout_s: float) -> Answer:
 
 
 def connect_through(door: Path, host: str, port: int, deadline: float) -> socket.socket:
-    """A connection to that address; it is a Unix socket here.
+    """A connection to that address through the gateway; locally it is a Unix socket.
 
     Raises:
-        OSError: there is none to be had; TimeoutError: in time.
+        OSError: it cannot be made; TimeoutError: not by the deadline.
     """
     connection, answer = _asked(door, Ask(str(Address("tcp", host, port)), join=True), deadline)
     if answer.why:
@@ -122,7 +123,7 @@ def _asked(door: Path, ask: Ask, deadline: float) -> tuple[socket.socket, Answer
         line = bytearray()
         while not line.endswith(b"\n"):
             connection.settimeout(max(0.001, deadline - time.monotonic()))
-            # A byte at a time: what comes behind the line is not ours.
+            # One byte at a time: bytes after the line belong to the stream.
             said = connection.recv(1)
             if not said:
                 raise ConnectionError("the process that holds the tunnel has ended")
@@ -137,5 +138,5 @@ def _asked(door: Path, ask: Ask, deadline: float) -> tuple[socket.socket, Answer
 
 def _text(door: Path, error: OSError) -> str:
     if isinstance(error, TimeoutError):
-        return "no answer by way of the gateway in time"
-    return f"there is no way to the gateway any more ({error}); its socket is {door}"
+        return "no answer through the gateway in time"
+    return f"the tunnel to the gateway has ended ({error}); its socket is {door}"

@@ -32,7 +32,7 @@ class StackService(Part):
         wanted = message.meshes or [(uid, list[int]()) for uid in meshes]
         now = time.monotonic()
         jobs = [
-            _job(meshes[uid], boards[uid], ranks, message.idle, now)
+            job_of(meshes[uid], boards[uid], ranks, message.idle, now)
             for uid, ranks in wanted
             if uid in meshes
         ]
@@ -44,7 +44,7 @@ class StackService(Part):
             self._agent.node.drop(peer)  # an observer connects for one question
 
 
-def _job(mesh: Mesh, board: Board, ranks: Sequence[int], idle: bool, now: float) -> Job:
+def job_of(mesh: Mesh, board: Board, ranks: Sequence[int], idle: bool, now: float) -> Job:
     """The order for these ranks of a mesh (none: all); idle ranks are read only with `idle`."""
     subjects: list[Subject] = []
     for rank in ranks or mesh.ranks:

@@ -1,18 +1,18 @@
-"""Large payloads on their way from other hosts: what is asked for, and what waits behind it.
+"""Large payloads on their way from other hosts: the open requests, and the messages that wait.
 
-No I/O, no clock. One table stands for what comes to one host. Its driver is
+No I/O, no clock. Each host has one table of the payloads that come to it. Its driver is
 `monarch._src.payload.host_fetcher`.
 
-A message whose payload is still on the host of its sender *waits* until that was *fetched*, and so
-does what the same sender has said to the same receiver since: a *lane*, which keeps their order.
-What is fetched is asked for in pieces, which may come in any order: so many bytes of all that one
-host sends at a time (the *credit*), so that a host holds no more than was asked for. Pieces go by
-connections of their own. Where these cannot be made, a fetch goes *by link*, with less credit:
-small messages on the same link wait for no more than that.
+A message whose payload is still on its sender's host waits until that has been fetched. Later
+messages of the same sender to the same receiver wait behind it: they form a *lane*, which keeps
+their order. A payload is requested in pieces, which may arrive in any order. The open requests to
+one host are limited to a number of bytes, the *credit*, which bounds the memory for them. Pieces
+are fetched over connections of their own. If there are none, a payload is fetched *by link*, with
+less credit, because small messages on that link wait behind the open requests.
 
-    state of a message      behind a fetch -> ASKED (piece by piece) -> HERE -> out, in its turn
-                            no fetch       ->                           HERE -> out, in its turn
-    its sender has ended    ASKED -> LOST, dropped in its turn; HERE -> out, in its turn
+    state of a message      behind a fetch -> ASKED (piece by piece) -> HERE -> released in order
+                            no fetch       ->                           HERE -> released in order
+    its sender has ended    ASKED -> LOST, dropped in order; HERE -> released in order
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
-PIECE = 1 << 22  # bytes that are asked for at a time
-CREDIT = 1 << 25  # bytes that one host is asked for and has not sent yet
-CREDIT_BY_LINK = 1 << 23  # the same while any of it goes by a link
+PIECE = 1 << 22  # bytes of one request
+CREDIT = 1 << 25  # bytes of the open requests to one host
+CREDIT_BY_LINK = 1 << 23  # the same while any of them goes by a link
 
 Item = TypeVar("Item")
 Lane: TypeAlias = tuple[str, str, str]  # the site of the sender, the sender, the receiver
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """Ask for that piece: which part of the payload, from where in it, how many bytes."""
+    """Request `size` bytes of a part of a payload, from offset `at`."""
 
     fetch: int
     part: int
@@ -43,9 +43,9 @@ class Ask(msgspec.Struct, frozen=True):
 class _Fetch(msgspec.Struct, eq=False):
     """One payload.
 
-    parts: their sizes. asked: up to where it was asked for, as a part and a place.
-    owed: sizes of the pieces that were asked for and have not come, by their part and place.
-    again: pieces that were asked for in vain.
+    parts: their sizes. asked: the end of the requested bytes, as a part and an offset.
+    owed: sizes of the open requests, by part and offset.
+    again: pieces whose request has failed.
     """
 
     lane: Lane
@@ -75,15 +75,15 @@ class _Fetch(msgspec.Struct, eq=False):
 
 class _Waiting(msgspec.Struct, Generic[Item], eq=False):
     item: Item
-    fetch: int  # 0: it has all that belongs to it
+    fetch: int  # 0: the message is complete
 
 
 class Fetching(Generic[Item]):
-    """See the module's text. `Item` is whatever the driver has of a message. Not thread-safe."""
+    """See the module's docstring. `Item` is the driver's object for a message. Not thread-safe."""
 
     def __init__(self) -> None:
         self._lanes: dict[Lane, deque[_Waiting[Item]]] = {}
-        self._fetches: dict[int, _Fetch] = {}  # in the order in which they are asked for
+        self._fetches: dict[int, _Fetch] = {}  # in the order of their requests
         self._number = 0
 
     def __len__(self) -> int:
@@ -92,36 +92,36 @@ class Fetching(Generic[Item]):
     # --- events -----------------------------------------------------------------------------------
 
     def passes(self, lane: Lane) -> bool:
-        """Whether a message that is whole may be handed on: nothing waits that came before it."""
+        """Whether a complete message may be delivered: no earlier message of its lane waits."""
         return lane not in self._lanes
 
-    def came(self, lane: Lane, item: Item) -> None:
-        """A whole message came, and may not pass."""
+    def message_came(self, lane: Lane, item: Item) -> None:
+        """A complete message came, and has to wait."""
         self._lanes[lane].append(_Waiting(item, 0))
 
     def wanted(
         self, lane: Lane, item: Item, parts: Sequence[int], *, by_link: bool = False
     ) -> tuple[int, list[Ask]]:
-        """A message came whose payload, in parts of these sizes, is still with its sender."""
+        """A message came whose payload, with parts of these sizes, is still at its sender."""
         self._number += 1
         self._fetches[self._number] = _Fetch(lane, tuple(parts), _next(parts, 0, 0), by_link)
         self._lanes.setdefault(lane, deque()).append(_Waiting(item, self._number))
         return self._number, self._asks(lane[0])
 
     def piece_came(self, number: int, part: int, at: int, size: int) -> tuple[list[Ask], bool]:
-        """That piece is here: what to ask for next, and whether all of the payload is.
+        """That piece has arrived: the next requests, and whether the payload is complete.
 
         Raises:
-            ValueError: no such piece is owed.
+            ValueError: there is no such request.
         """
         fetch = self._fetches[number]
         if fetch.owed.get((part, at)) != size:
-            raise ValueError(f"{size} bytes at {at} of part {part} are not what was asked for")
+            raise ValueError(f"{size} bytes at {at} of part {part} were not requested")
         del fetch.owed[part, at]
         return self._asks(fetch.lane[0]), fetch.is_here
 
     def goes_by_link(self, number: int, part: int, at: int) -> list[Ask]:
-        """That piece does not come as it was asked for; what is missing is to come by the link."""
+        """The request for that piece has failed: fetch the rest of the payload by the link."""
         fetch = self._fetches.get(number)
         size = None if fetch is None else fetch.owed.pop((part, at), None)
         if fetch is None or size is None:
@@ -131,7 +131,7 @@ class Fetching(Generic[Item]):
         return self._asks(fetch.lane[0])
 
     def is_lost(self, number: int) -> list[Ask]:
-        """That payload cannot be had: its message is dropped in its turn."""
+        """That payload is lost: its message is dropped when its turn comes."""
         fetch = self._fetches.get(number)
         if fetch is None:
             return []
@@ -139,7 +139,7 @@ class Fetching(Generic[Item]):
         return self._asks(fetch.lane[0])
 
     def sender_ended(self, site: str, sender: str | None = None) -> list[int]:
-        """No more comes from that node, or from any of that site: the payloads that are lost."""
+        """That node has ended, or all of that site: returns the payloads that are lost."""
         lost = [
             number for number, fetch in self._fetches.items()
             if fetch.lane[0] == site and sender in (None, fetch.lane[1]) and not fetch.is_done
@@ -149,7 +149,7 @@ class Fetching(Generic[Item]):
         return lost
 
     def released(self, lane: Lane) -> list[Item]:
-        """What may be handed on now, in order; what is lost is left out."""
+        """The messages of a lane that may be delivered now, in order, without lost ones."""
         found: list[Item] = []
         waiting = self._lanes.get(lane, deque())
         while waiting:
@@ -164,14 +164,14 @@ class Fetching(Generic[Item]):
         self._lanes.pop(lane, None)
         return found
 
-    # --- what is so -------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------
 
     def owed(self, site: str) -> int:
-        """Bytes that the host of that site was asked for and has not sent yet."""
+        """Bytes of the open requests to that site."""
         return sum(sum(f.owed.values()) for f in self._fetches.values() if f.lane[0] == site)
 
     def credit(self, site: str) -> int:
-        """How many bytes that may be, from now on."""
+        """The limit of `owed` from now on."""
         by_link = any(
             fetch.by_link and fetch.lane[0] == site and not fetch.is_done
             for fetch in self._fetches.values()
@@ -181,8 +181,8 @@ class Fetching(Generic[Item]):
     def validate(self) -> None:
         """Assert every invariant; tests call it after each event."""
         waiting = [one.fetch for lane in self._lanes.values() for one in lane if one.fetch]
-        assert sorted(waiting) == sorted(self._fetches), "a fetch is that of one message"
-        assert all(self._lanes.values()), "a lane is there as long as something waits in it"
+        assert sorted(waiting) == sorted(self._fetches), "a fetch belongs to one message"
+        assert all(self._lanes.values()), "a lane exists while a message waits in it"
         for number, fetch in self._fetches.items():
             assert fetch.asked <= (len(fetch.parts), 0), number
             assert not fetch.owed or not fetch.is_done
@@ -195,7 +195,7 @@ class Fetching(Generic[Item]):
     # --- transitions ------------------------------------------------------------------------------
 
     def _asks(self, site: str) -> list[Ask]:
-        """As much as there is credit for, of what came first."""
+        """Requests for as many bytes as there is credit, the oldest payload first."""
         left = self.credit(site) - self.owed(site)
         found: list[Ask] = []
         for number, fetch in self._fetches.items():
@@ -218,7 +218,7 @@ class Fetching(Generic[Item]):
 
 
 def _next(parts: Sequence[int], part: int, at: int) -> tuple[int, int]:
-    """The place where the next byte is to be; behind the last part if there is none."""
+    """The position of the next byte; past the last part if there is none."""
     while part < len(parts) and at >= parts[part]:
         part, at = part + 1, 0
     return part, at

@@ -1,18 +1,19 @@
-"""The segments that a process lends to those it sends large payloads to. No I/O, no clock.
+"""The segments that a process lends to the receivers of its large payloads. No I/O, no clock.
 
-A segment holds the large parts of one message at a time. Its sender *holds* it while it may send
-that message to somebody, and each receiver has a *loan* of it from the moment that the message is
-sent to it until the last view of what came is gone. With neither, a segment waits in the pool for
-the next message, or is freed. What becomes of one, by what happens to it:
+A segment contains the large parts of one message at a time. Its sender *holds* it while it may
+still send that message. Each receiver has a *loan*, from the time when the message is sent to it
+until its last view is gone. A segment that is neither held nor lent waits in the pool for another
+message, or is freed:
 
-    state     lent       loan ended   let go      nobody left            aged     wanted
+    state     lent       loan ended   let go      no user left           aged     wanted
     HELD      one more   one less     not held    POOLED, or freed       -        -
     POOLED    -          -            -           -                      freed    HELD
 
-It is never used again while anybody may still see it: one whose receiver died, or has forked since,
-is *spoiled*, and freed without its memory being taken from whoever has it mapped.
+A segment is never reused while a process may still see it. If a receiver died, or has forked since,
+the segment is *spoiled*: it is freed, and processes that have it mapped keep its memory.
 
-The driver is `monarch._src.payload.sender`. Events are methods named in the past tense; those after
+The driver is `monarch._src.payload.sender`. Events are methods named in the past tense; an event
+after which segments are to be freed returns them.
 which segments are to be freed return these.
 """
 
@@ -22,16 +23,16 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-LENT, TAKEN, RETURNED, SPOILED = 0, 1, 2, 3  # the word of a loan, which its receiver writes
-SMALLEST = 1 << 17  # bytes of a segment, whatever is in it
+LENT, TAKEN, RETURNED, SPOILED = 0, 1, 2, 3  # values of a loan's word, written by its receiver
+SMALLEST = 1 << 17  # bytes of the smallest segment
 MOST_SEGMENTS = 128  # each has a descriptor
-MOST_LOANS = 4080  # of one message: words in front of the payload
-POOL_BYTES = 1 << 28  # of what waits for a next message
-POOLED_S = 2.0  # for how long it waits
+MOST_LOANS = 4080  # of one message: the words in the header
+POOL_BYTES = 1 << 28  # of all segments in the pool
+POOLED_S = 2.0  # how long a segment stays in the pool
 
 
 class Free(msgspec.Struct, frozen=True):
-    """Give a segment back to the system; `shared`: others may still see it, and go on to."""
+    """Free a segment; `shared`: other processes may still see it, so its pages must stay."""
 
     segment: int
     shared: bool
@@ -49,12 +50,12 @@ class Segment(msgspec.Struct):
     """`loans`: all and only those that have not ended, by the number of their word."""
 
     capacity: int
-    resident: int = 0  # bytes, at most, that have memory behind them
+    resident: int = 0  # upper bound of the bytes with memory behind them
     held: bool = True
     spoiled: bool = False
-    words: int = 0  # the loans of this message, ended ones among them
+    words: int = 0  # words taken by loans of this message, including ended ones
     loans: dict[int, str] = msgspec.field(default_factory=dict[int, str])
-    since: float = 0.0  # when it came into the pool
+    since: float = 0.0  # when it entered the pool
 
 
 class Lending:
@@ -62,7 +63,7 @@ class Lending:
 
     def __init__(self) -> None:
         self.segments: dict[int, Segment] = {}
-        self._pool: dict[int, list[int]] = {}  # by capacity; the last one was used last
+        self._pool: dict[int, list[int]] = {}  # by capacity; the most recently used one is last
         self._pooled_bytes = 0
         self._number = 0
 
@@ -72,7 +73,7 @@ class Lending:
     # --- events -----------------------------------------------------------------------------------
 
     def wanted(self, size: int) -> tuple[Use | None, list[Free]]:
-        """A message of that many bytes is to be put into one; None: there are too many."""
+        """A segment is needed for that many bytes; None: there are too many segments."""
         capacity = max(SMALLEST, 1 << (size - 1).bit_length())
         pool = self._pool.get(capacity)
         if pool:
@@ -93,12 +94,12 @@ class Lending:
         return Use(self._number, capacity, new=True), freed
 
     def failed(self, number: int) -> list[Free]:
-        """It could not be made, or not be filled."""
+        """The segment could not be made or filled."""
         self.segments[number].spoiled = True
         return self.let_go(number, 0.0)
 
     def lent(self, number: int, nodes: Sequence[str]) -> int | None:
-        """Its message goes to these: the number of the first one's word, or None: too many."""
+        """Its message goes to these nodes: the number of the first one's word; None: too many."""
         segment = self.segments[number]
         first = segment.words
         if first + len(nodes) > MOST_LOANS:
@@ -108,7 +109,7 @@ class Lending:
         return first
 
     def unsent(self, number: int, words: Iterable[int], now: float) -> list[Free]:
-        """Those have not got the message, and will not."""
+        """The message was not sent to these receivers."""
         segment = self.segments.get(number)
         if segment is None:
             return []
@@ -117,7 +118,7 @@ class Lending:
         return self._left(number, segment, now)
 
     def let_go(self, number: int, now: float) -> list[Free]:
-        """Its message is not sent to anybody any more."""
+        """The sender no longer needs the segment."""
         segment = self.segments.get(number)
         if segment is None:
             return []
@@ -125,7 +126,7 @@ class Lending:
         return self._left(number, segment, now)
 
     def read(self, number: int, words: Sequence[int], now: float) -> list[Free]:
-        """These are the words of its loans as they stand."""
+        """The words of its loans were read."""
         segment = self.segments.get(number)
         if segment is None:
             return []
@@ -135,13 +136,13 @@ class Lending:
         return self._left(number, segment, now)
 
     def node_gone(self, node: str) -> list[Free]:
-        """That receiver has ended, or is nobody's to send to any more."""
+        """That receiver has ended, or can no longer be reached."""
         freed: list[Free] = []
         for number, segment in list(self.segments.items()):
             ended = [word for word, name in segment.loans.items() if name == node]
             for word in ended:
                 del segment.loans[word]
-                segment.spoiled = True  # who began with it may have it mapped, and a fork of it
+                segment.spoiled = True  # the receiver, or a fork of it, may still have it mapped
             if ended:
                 freed += self._left(number, segment, 0.0)
         return freed
@@ -153,14 +154,14 @@ class Lending:
                 if name == old:
                     segment.loans[word] = new
 
-    def looked(self, now: float) -> list[Free]:
-        """Time has passed: what has waited too long for a next message goes."""
+    def time_passed(self, now: float) -> list[Free]:
+        """Time has passed: free the segments that were in the pool for `POOLED_S`."""
         old = [n for pool in self._pool.values() for n in pool
                if self.segments[n].since + POOLED_S <= now]  # fmt: skip
         return [self._freed(number) for number in old]
 
     def closed(self) -> list[Free]:
-        """This process sends nothing any more."""
+        """This process sends nothing any more: free all segments."""
         freed = [
             Free(number, bool(segment.held or segment.loans or segment.spoiled))
             for number, segment in self.segments.items()
@@ -170,15 +171,15 @@ class Lending:
         self._pooled_bytes = 0
         return freed
 
-    # --- what is so -------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------
 
     def lent_out(self) -> list[int]:
-        """The segments that somebody has a loan of."""
+        """The segments with loans."""
         return [number for number, segment in self.segments.items() if segment.loans]
 
     @property
     def pooled_bytes(self) -> int:
-        """Memory that waits for a next message."""
+        """Bytes of segments that wait for another message."""
         return self._pooled_bytes
 
     def validate(self) -> None:
@@ -190,7 +191,7 @@ class Lending:
         for number, segment in self.segments.items():
             in_use = segment.held or bool(segment.loans)
             assert in_use != (number in pooled), "in use or in the pool, all and only"
-            assert not (segment.spoiled and not in_use), "what is spoiled is not kept"
+            assert not (segment.spoiled and not in_use), "a spoiled segment is not pooled"
             assert all(word < segment.words <= MOST_LOANS for word in segment.loans)
             assert segment.resident <= segment.capacity
         assert self._pooled_bytes == sum(self.segments[n].resident for n in pooled)
@@ -220,7 +221,7 @@ class Lending:
         return min(pooled, key=lambda number: self.segments[number].since, default=None)
 
     def _freed(self, number: int) -> Free:
-        """Out of the pool."""
+        """Take a segment out of the pool, to be freed."""
         segment = self.segments[number]
         self._pool[segment.capacity].remove(number)
         self._pooled_bytes -= segment.resident

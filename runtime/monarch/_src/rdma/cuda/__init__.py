@@ -1,8 +1,8 @@
-"""What GPU memory stands on: the CUDA driver's functions, by ctypes, and what is kept of them.
+"""The parts of GPU memory: the CUDA driver's functions, by ctypes, and their resources.
 
-Lower first: `rounds` and `words` are rules without I/O; `driver` is the one module that knows
-libcuda; `gpu` has contexts, streams and openings; `chunks` the pinned memory that bytes pass
-through; `arrays` says what memory a tensor or an array has; `exports` is the owner's side of
-`cuda_ipc`, `serving` that of sockets. Nothing of the driver is loaded before a process meets memory
-of a GPU.
+Lower layers first: `staging_schedule` and `export_table` are rules without I/O; only `driver` knows
+libcuda; `gpu` has contexts, streams and openings; `pinned_chunks` the pinned memory that bytes pass
+through; `arrays` finds the memory of a tensor or an array; `exports` is the owner's side of
+`cuda_ipc`, `socket_copy` that of sockets. Nothing of the driver is loaded before a process uses
+memory of a GPU.
 """

@@ -1,6 +1,6 @@
-"""The memory of tensors on a GPU, and of arrays that have the CUDA array interface.
+"""The memory of tensors on a GPU, and of arrays with the CUDA array interface.
 
-Runs in: any process, the thread that asks. Owns nothing.
+Runs in: any process, on the calling thread. Owns nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TYPE = re.compile(r"[<>|=][biufcV](\d+)")
 
 
 def memory_of_tensor(tensor: Any, size: int, what: str) -> Memory:
-    """Of a tensor of one dim, in a row. Raises TypeError if the driver has no such device."""
+    """The memory of a 1-D contiguous tensor. Raises TypeError if the driver lacks its device."""
     address = tensor.data_ptr()
     where, torch = tensor.device, sys.modules["torch"]
     device = _device(where.index, what)
@@ -31,10 +31,10 @@ def memory_of_tensor(tensor: Any, size: int, what: str) -> Memory:
 
 
 def memory_of_array(array: Any, interface: Mapping[str, Any], what: str) -> Memory:
-    """Of what CuPy, Numba and others call an array: version 3 of the interface, and older ones.
+    """The memory of an array of CuPy, Numba and others: interface version 3 and older ones.
 
     Raises:
-        TypeError: it has no bytes in a row, or the driver knows of no such memory.
+        TypeError: its elements are not plain bytes, or the driver does not know its memory.
         ValueError: it has several dims, is not contiguous, or is empty.
     """
     shape, strides = tuple(interface["shape"]), interface.get("strides")
@@ -68,14 +68,14 @@ def _device_of(address: int, what: str) -> Device:
     try:
         return gpu().device_of(address)
     except GpuError as error:
-        raise TypeError(f"{what}: this is no memory that can be moved: {error}") from error
+        raise TypeError(f"{what}: this memory cannot be moved: {error}") from error
 
 
 def _queued_of(array: Any, device: Device) -> Callable[[], Queued | None]:
     def queued() -> Queued | None:
-        # Asked anew each time: an array tells the stream that it is used on now.
+        # Read anew each time: the interface names the stream on which the array is used now.
         stream = array.__cuda_array_interface__.get("stream")
-        if stream is None:  # whoever made it has seen to that, or nothing can be said
+        if stream is None:  # the producer needs no wait, or does not say
             return None
         return Queued(device.ordinal, int(stream))
 
@@ -83,9 +83,9 @@ def _queued_of(array: Any, device: Device) -> Callable[[], Queued | None]:
 
 
 def _tells_of_its_end(array: Any) -> bool:
-    """Whether it can be referred to weakly, and that is told before its memory is freed.
+    """Whether a weak reference reports its end before its memory is freed.
 
-    A finalizer in Python runs before weak references are told.
+    It does not if there is a finalizer in Python, which runs before weak references are cleared.
     """
     if hasattr(cast(object, type(array)), "__del__"):
         return False

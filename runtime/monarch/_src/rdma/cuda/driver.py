@@ -1,10 +1,10 @@
 """The functions of the CUDA driver that the data plane calls, and their errors.
 
-Runs in: any process that meets memory of a GPU; a call lets go of the interpreter's lock. Owns: the
-library, which stays loaded.
-Invariants: nothing but this module knows where the functions come from; each of them has the
-argument types of `cuda.h`, so a table of other functions with the same ones can stand in for the
-library in tests, and what is above it does not differ.
+Runs in: any process that uses memory of a GPU; calls release the GIL. Owns: the library, which
+stays loaded.
+Invariants: only this module knows where the functions come from. Each has the argument types of
+`cuda.h`, so tests can replace the library by a table of other functions with these types, without
+any effect on the code above.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any
 log = logging.getLogger("monarch.data")
 LIBRARY = "libcuda.so.1"
 IPC_HANDLE_BYTES, UUID_BYTES = 64, 16
-LAZY_PEER_ACCESS = 1  # the one flag that cuIpcOpenMemHandle takes
+LAZY_PEER_ACCESS = 1  # the only flag of cuIpcOpenMemHandle
 NON_BLOCKING = 1  # a stream that does not wait for the legacy one
 PORTABLE = 1  # pinned for all contexts
 DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD, another one in each thread
-NOT_READY = 600  # CUDA_ERROR_NOT_READY, which is none
+PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD, a different stream in each thread
+NOT_READY = 600  # CUDA_ERROR_NOT_READY, which is not a failure
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 
 
@@ -69,13 +69,13 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuIpcOpenMemHandle_v2": (POINTER(_ADDRESS), IpcHandle, c_uint),
     "cuIpcCloseMemHandle": (_ADDRESS,),
 }
-# What this function is called since CUDA 11.4, where it tells the parts of a divided GPU (MIG)
-# apart.
+# The name of this function since CUDA 11.4; the newer one distinguishes the parts of a divided GPU
+# (MIG).
 _NEWER = {"cuDeviceGetUuid": "cuDeviceGetUuid_v2"}
 
 
 class GpuError(Exception):
-    """What a GPU, or its driver, did not do; the text says why."""
+    """A GPU or its driver failed; the text has the reason."""
 
 
 class NoGpuError(GpuError):
@@ -83,7 +83,7 @@ class NoGpuError(GpuError):
 
 
 class CudaError(GpuError):
-    """A function of the driver has failed. `number`: its CUresult; `name`: what that is called."""
+    """A function of the driver has failed. `number`: its CUresult; `name`: that of the error."""
 
     def __init__(self, function: str, number: int, name: str, text: str) -> None:
         super().__init__(f"{function} failed: {name} ({number}), {text}")
@@ -92,7 +92,7 @@ class CudaError(GpuError):
 
 @contextmanager
 def logged(what: str) -> Generator[None]:
-    """What cannot be given back is told in the log, and keeps nobody from giving back the rest."""
+    """Log an error of freeing a resource, so that the caller can go on to free others."""
     try:
         yield
     except GpuError as error:
@@ -100,10 +100,10 @@ def logged(what: str) -> Generator[None]:
 
 
 def functions_of(library: Any) -> Any:
-    """The functions of that library, by their names, with their types.
+    """The functions of that library, by name, with their types.
 
     Raises:
-        NoGpuError: it is too old to have one of them.
+        NoGpuError: it is too old and lacks one of them.
     """
     found = SimpleNamespace()
     for name, types in PROTOTYPES.items():
@@ -117,7 +117,7 @@ def functions_of(library: Any) -> Any:
 
 
 def load() -> Any:
-    """The functions of this machine's driver; nothing is initialized by that. Raises NoGpuError."""
+    """The functions of this machine's driver. Initializes nothing. Raises NoGpuError."""
     try:
         return functions_of(ctypes.CDLL(LIBRARY))
     except OSError as error:
@@ -125,13 +125,13 @@ def load() -> Any:
 
 
 class Driver:
-    """A table of those functions, called with their results looked at."""
+    """Calls the functions of the driver, and checks their results."""
 
     def __init__(self, functions: Any) -> None:
         self._functions = functions
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Raises CudaError."""
+        """Call a function. Raises CudaError."""
         number = getattr(self._functions, name)(*arguments)
         if number:
             raise CudaError(name, number, *self._words(number))
@@ -142,7 +142,7 @@ class Driver:
         for name in ("cuGetErrorName", "cuGetErrorString"):
             said = c_char_p()
             if getattr(self._functions, name)(number, ctypes.byref(said)) or said.value is None:
-                found.append("an error that this driver has no words for")
+                found.append("an error that this driver cannot describe")
             else:
                 found.append(said.value.decode(errors="replace"))
         return found[0], found[1]

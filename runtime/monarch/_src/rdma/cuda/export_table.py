@@ -1,12 +1,12 @@
-"""The table of GPU allocations that a process lets others of its host open. No I/O.
+"""The table of GPU allocations that other processes of this host may open. No I/O.
 
-It lies in a file of its own beside the table of keys, whose header has its descriptor. A slot of a
-region of GPU memory says which entry it is in, and where. An entry is written before the first slot
-that refers to it is live, and used again when the last of them has been retired: so who has a slot
-locked reads an entry that stays as it is.
+It is in a file of its own; the header of the table of keys has its descriptor. The slot of a region
+of GPU memory has the number of its allocation's entry, and the offset. An entry is written before
+the first slot that refers to it is live, and reused only after the last of them has been retired.
+So an entry does not change while a process has one of these slots locked.
 
-Layout: a header, then entries of 256 bytes, little-endian. The first entry is an allocation that
-peers may write to, to see whether they can. The reason why others may not be opened is text.
+Layout: a header, then entries of 256 bytes, little-endian. The first entry is an allocation in
+which peers test whether they can write. The reason why an allocation cannot be opened is text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TABLE_BYTES = HEADER_BYTES + CAPACITY * ENTRY_BYTES
 
 
 class Export(msgspec.Struct, frozen=True):
-    """One allocation: its device, what it is opened by, its size; or why it cannot be opened."""
+    """One allocation: its device, its IPC handle, its size; or why it cannot be opened."""
 
     uuid: bytes
     handle: bytes
@@ -40,7 +40,7 @@ class Export(msgspec.Struct, frozen=True):
 
 
 def begin(memory: memoryview, incarnation: bytes) -> None:
-    """Make that memory, which is all zero, a table."""
+    """Begin a table in memory that is all zero."""
     _HEADER.pack_into(memory, 0, MAGIC, 1, CAPACITY, incarnation)
 
 
@@ -62,7 +62,7 @@ def put(memory: memoryview, index: int, generation: int, export: Export) -> None
 
 
 def get(memory: memoryview, index: int, generation: int) -> Export | None:
-    """Read an entry; None if there is no such one."""
+    """Read an entry; None if there is none of that generation."""
     if not 0 <= index < CAPACITY:
         return None
     state, number, uuid, handle, size, reason = _ENTRY.unpack_from(

@@ -1,9 +1,9 @@
-"""The owner's side of `cuda_ipc`: which allocations of its GPUs others may open, and by what.
+"""The owner's side of `cuda_ipc`: the allocations of its GPUs that peers may open.
 
-Runs in: a process that registers memory of a GPU; all of it under the lock of its Regions.
+Runs in: a process that registers memory of a GPU, always under the lock of its Regions.
 Owns: the table's file, and an allocation of 2 MiB that peers write to as a probe.
-Invariants: an allocation has one entry however many regions lie in it (torch cuts its blocks into
-many tensors), from its first region to the end of the last; nothing is done when peers use it.
+Invariants: an allocation has one entry, however many regions lie in it (torch cuts its blocks into
+many tensors), from its first region to the end of the last. Uses by peers need no action here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from monarch._src.rdma.cuda.gpu import Gpu
 from monarch._src.rdma.memory import Device, Memory, view_of
 from monarch._src.system import shared_memory
 
-PROBE_ALLOCATION = 1 << 21  # less shares its pages with memory of others
+PROBE_ALLOCATION = 1 << 21  # a smaller one would share its pages with other memory
 _FULL = "it has more GPU allocations registered than its table has entries"
 
 
@@ -30,10 +30,10 @@ class _Entry(msgspec.Struct):
 
 
 class Exports:
-    """See the module's text."""
+    """The exported allocations of this process."""
 
     def __init__(self, gpu: Gpu, incarnation: bytes, device: Device) -> None:
-        """`device`: where the probe is to lie."""
+        """`device`: the one on which the probe is allocated."""
         self._gpu = gpu
         self._entries: dict[int, _Entry] = {}
         self._known: dict[tuple[int, int, int], int] = {}
@@ -57,7 +57,7 @@ class Exports:
         return len(self._entries)
 
     def enter(self, memory: Memory) -> tuple[int, int, int]:
-        """One more region: the entry of its allocation, its generation, where in it that lies."""
+        """Add a region: the entry of its allocation, the generation, the region's offset in it."""
         device = memory.device
         assert device is not None
         try:
@@ -81,7 +81,7 @@ class Exports:
         elif self._next < export_table.CAPACITY - 1:
             index = self._next
             self._next += 1
-        else:  # the last entry is that of all that find no room
+        else:  # the last entry stands for all allocations that find no room
             index, why, key = export_table.CAPACITY - 1, _FULL, (-1, 0, 0)
             if index in self._entries:
                 return index
@@ -99,7 +99,7 @@ class Exports:
             return _closed(device, str(error))
 
     def leave(self, index: int) -> None:
-        """One region of that entry is gone, and nobody uses it any more."""
+        """A region of that entry is gone; no process uses it any more."""
         entry = self._entries[index]
         entry.regions -= 1
         if not entry.regions:
@@ -108,7 +108,7 @@ class Exports:
                 self._free.append(index)
 
     def close(self) -> None:
-        """When no region is left, and nobody probes."""
+        """Free everything. No region may be left, and no peer may be probing."""
         shared_memory.unmap(self._map, export_table.TABLE_BYTES)
         os.close(self.file)
         if self._probe is not None:

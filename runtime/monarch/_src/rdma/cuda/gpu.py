@@ -1,17 +1,16 @@
-"""The GPUs of this process: contexts, streams, copies, openings of what other processes have.
+"""The GPUs of this process: contexts, streams, copies, openings of other processes' memory.
 
-Runs in: any process that meets memory of a GPU, on whichever threads move bytes.
-Owns: a share in the primary context of each device that was used, which is the one that torch,
-CuPy and the CUDA runtime use; streams of its own, which wait for nobody else's; pinned chunks.
-Invariants: no context of ours is current once a call has returned; what was put on a stream of ours
-is done, or has failed, when its block ends. A fork has none of it and begins anew.
+Runs in: any process that uses memory of a GPU, on threads that move bytes.
+Owns: a share in the primary context of each used device, which torch, CuPy and the CUDA runtime use
+too; streams of its own, which do not wait for those of the program; pinned chunks.
+Invariants: after a call no context of this module is current. Copies on a stream of this module are
+done, or have failed, when its block ends. A fork inherits none of it and begins anew.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
@@ -19,18 +18,19 @@ from typing import Any
 
 import msgspec
 
+from monarch._src.net.local.interrupt import GuardedLock
 from monarch._src.rdma.cuda import driver as cuda
 from monarch._src.rdma.cuda.driver import CudaError, Driver, GpuError, NoGpuError, logged
 from monarch._src.rdma.cuda.pinned_chunks import Chunks
 from monarch._src.rdma.memory import Device
 
-_making = threading.Lock()
+_making = GuardedLock()
 _made: tuple[int, Gpu] | None = None
-_functions: Any = None  # of a driver that is not this machine's
+_functions: Any = None  # of a driver that replaces this machine's in tests
 
 
 def gpu() -> Gpu:
-    """The GPUs of this process, found when they are first asked for. Raises NoGpuError."""
+    """The GPUs of this process, found on first use. Raises NoGpuError."""
     global _made
     made = _made
     if made is None or made[0] != os.getpid():
@@ -42,13 +42,13 @@ def gpu() -> Gpu:
 
 
 def gpu_if_used() -> Gpu | None:
-    """The same, if anybody has asked for them yet."""
+    """The same, if they have been used; otherwise None."""
     made = _made
     return None if made is None or made[0] != os.getpid() else made[1]
 
 
 def why_no_gpu() -> str:
-    """Why this process can use no GPU; nothing if it can, which is tried."""
+    """Why this process can use no GPU; empty if it can. Initializes the driver."""
     try:
         gpu()
     except GpuError as error:
@@ -57,31 +57,31 @@ def why_no_gpu() -> str:
 
 
 def use_functions(functions: Any) -> None:
-    """For tests: from here on a driver with these functions is this process's; None: its own."""
+    """For tests: use a driver with these functions from now on; None: the machine's own."""
     global _made, _functions
     with _making:
         _made, _functions = None, functions
 
 
 class Stream(msgspec.Struct, frozen=True, eq=False):
-    """A queue of copies of one device, of which the GPU does one after the other."""
+    """A queue of copies on one device, which the GPU makes one after the other."""
 
     gpu: Gpu
     ordinal: int
     number: int
 
     def copy(self, to: int, source: int, size: int) -> None:
-        """Begin a copy, in any direction between this process's memory and that of GPUs."""
+        """Begin a copy, in any direction between memory of this process and of GPUs."""
         with self.gpu.current(self.ordinal):
             self.gpu.driver.call("cuMemcpyAsync", to, source, size, self.number)
 
     def wait(self) -> None:
-        """Until all that was begun is done. Raises CudaError if some of it failed."""
+        """Wait until all copies are done. Raises CudaError if one failed."""
         self.gpu.synchronize(self.ordinal, self.number)
 
 
 class Gpu:
-    """See the module's text."""
+    """The GPUs of one process."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
@@ -92,12 +92,12 @@ class Gpu:
         except CudaError as error:
             raise NoGpuError(str(error)) from error
         if not count.value:
-            raise NoGpuError("the CUDA driver knows no device that this process may use")
+            raise NoGpuError("the CUDA driver has no device that this process may use")
         self._numbers = [self._device(ordinal) for ordinal in range(count.value)]
         self.devices = [
             Device(ordinal, self._uuid(number)) for ordinal, number in enumerate(self._numbers)
         ]
-        self._lock = threading.Lock()
+        self._lock = GuardedLock()
         self._contexts: dict[int, int] = {}
         self._streams: dict[int, list[Stream]] = {}
         self.chunks = Chunks(self)
@@ -113,17 +113,17 @@ class Gpu:
         return bytes(found.bytes)
 
     def ordinal_of(self, uuid: bytes) -> int | None:
-        """The number that a device has here; None if this process may not use it."""
+        """The number of a device in this process; None if it may not use the device."""
         return next((device.ordinal for device in self.devices if device.uuid == uuid), None)
 
     # --- contexts and streams ---------------------------------------------------------------------
 
     @contextmanager
     def current(self, ordinal: int) -> Generator[None]:
-        """That device's primary context is the current one of this thread meanwhile.
+        """Make that device's primary context the current one of this thread meanwhile.
 
-        Another thread of the program may be capturing a graph, which forbids to all threads what
-        could end up in it unless they say that it will not.
+        Another thread of the program may be capturing a graph. That forbids calls in all threads
+        that might interfere, unless a thread declares (RELAXED) that its calls do not.
         """
         call = self.driver.call
         call("cuCtxPushCurrent_v2", self._context(ordinal))
@@ -148,7 +148,7 @@ class Gpu:
 
     @contextmanager
     def stream(self, ordinal: int) -> Generator[Stream]:
-        """A stream for one thread; what it was given is done when the block ends, also in error."""
+        """A stream for one thread. Its copies are done when the block ends, also after an error."""
         stream = self.taken(ordinal)
         try:
             yield stream
@@ -156,7 +156,7 @@ class Gpu:
             try:
                 stream.wait()
             except GpuError:
-                pass  # what is raised already came first
+                pass  # the exception that is being raised came first
             else:
                 self.put_back(stream)
             raise
@@ -164,7 +164,7 @@ class Gpu:
         self.put_back(stream)
 
     def taken(self, ordinal: int) -> Stream:
-        """A stream that nobody else uses until it is put back."""
+        """A stream for exclusive use until it is put back."""
         with self._lock:
             idle = self._streams.get(ordinal)
             if idle:
@@ -175,12 +175,12 @@ class Gpu:
         return Stream(self, ordinal, made.value or 0)
 
     def put_back(self, stream: Stream) -> None:
-        """Nobody uses it any more, and nothing is on it."""
+        """Return a stream, on which nothing is queued any more."""
         with self._lock:
             self._streams.setdefault(stream.ordinal, []).append(stream)
 
     def is_idle(self, ordinal: int, stream: int) -> bool:
-        """Whether all that was put on that stream, of anybody, is done. Raises CudaError."""
+        """Whether all work on that stream is done. Raises CudaError."""
         try:
             with self.current(ordinal):
                 self.driver.call("cuStreamQuery", stream)
@@ -191,49 +191,49 @@ class Gpu:
         return True
 
     def synchronize(self, ordinal: int, stream: int) -> None:
-        """Until all that was put on that stream, of anybody, is done. Raises CudaError."""
+        """Wait until all work on that stream is done. Raises CudaError."""
         with self.current(ordinal):
             self.driver.call("cuStreamSynchronize", stream)
 
     def copy(self, to: int, source: int, size: int, ordinal: int) -> None:
-        """Copy between memory of this process, its GPUs' included; done when it returns."""
+        """Copy within memory of this process and its GPUs; done on return."""
         with self.stream(ordinal) as stream:
             stream.copy(to, source, size)
 
     # --- memory -----------------------------------------------------------------------------------
 
     def device_of(self, address: int) -> Device:
-        """The device whose memory that is. Raises CudaError if it is none's."""
+        """The device of that memory. Raises CudaError if it is not on a GPU."""
         ordinal = c_int()
         self.driver.call("cuPointerGetAttribute", byref(ordinal), cuda.DEVICE_ORDINAL, address)
         return self.devices[ordinal.value]
 
     def allocate(self, ordinal: int, size: int) -> int:
-        """Memory of that device."""
+        """Allocate memory of that device."""
         found = c_uint64()
         with self.current(ordinal):
             self.driver.call("cuMemAlloc_v2", byref(found), size)
         return found.value
 
     def free(self, ordinal: int, address: int) -> None:
-        """Give such memory back."""
+        """Free memory of that device."""
         with self.current(ordinal):
             self.driver.call("cuMemFree_v2", address)
 
     def allocate_pinned(self, ordinal: int, size: int) -> int:
-        """Memory of the host that devices copy to and from by themselves."""
+        """Allocate pinned memory of the host, for direct access by devices."""
         found = c_void_p()
         with self.current(ordinal):
             self.driver.call("cuMemHostAlloc", byref(found), size, cuda.PORTABLE)
         return found.value or 0
 
     def free_pinned(self, ordinal: int, address: int) -> None:
-        """Give such memory back."""
+        """Free pinned memory."""
         with self.current(ordinal):
             self.driver.call("cuMemFreeHost", address)
 
     def allocation(self, ordinal: int, address: int) -> tuple[int, int]:
-        """Where the allocation begins that this is part of, and its size."""
+        """The start and the size of the allocation that contains the address."""
         base, size = c_uint64(), c_size_t()
         with self.current(ordinal):
             self.driver.call("cuMemGetAddressRange_v2", byref(base), byref(size), address)
@@ -242,14 +242,14 @@ class Gpu:
     # --- memory of other processes ----------------------------------------------------------------
 
     def export(self, ordinal: int, base: int) -> bytes:
-        """What another process of this host opens that allocation by."""
+        """The handle by which other processes of this host open that allocation."""
         handle = cuda.IpcHandle()
         with self.current(ordinal):
             self.driver.call("cuIpcGetMemHandle", byref(handle), base)
         return bytes(handle.reserved)
 
     def open(self, ordinal: int, handle: bytes) -> int:
-        """Where another process's allocation is, as that device sees it from here."""
+        """Open another process's allocation on that device; returns its address here."""
         base = c_uint64()
         told = cuda.IpcHandle((ctypes.c_ubyte * cuda.IPC_HANDLE_BYTES).from_buffer_copy(handle))
         with self.current(ordinal):
@@ -257,14 +257,14 @@ class Gpu:
         return base.value
 
     def close_opened(self, ordinal: int, base: int) -> None:
-        """It is not used from here any more."""
+        """Close an opened allocation."""
         with self.current(ordinal):
             self.driver.call("cuIpcCloseMemHandle", base)
 
     def give_back(self) -> None:
-        """Everything that is held while nothing is moved. What is used later is made anew.
+        """Release all idle resources. They are made anew when they are needed again.
 
-        A device that has failed takes nothing back; what is held of it goes with the process.
+        A device that has failed releases nothing; the process keeps its resources until it ends.
         """
         self.chunks.give_back()
         with self._lock:

@@ -1,12 +1,12 @@
 """Pinned memory of the host that bytes pass through on their way from or to a GPU.
 
-A chunk has two halves, each with a stream of its own: while one is filled or emptied by the GPU,
-a transport has the other.
+A chunk has two halves, each with a stream of its own: while the GPU fills or empties one half, a
+transport uses the other.
 
-Runs in: whichever threads move bytes. Owns: the chunks.
-Invariants: a chunk has one user at a time; it is put back when nothing is on its way from or to it.
-Nobody waits for a chunk, since who has one may himself wait for a peer: more are made, and of those
-that are put back some are kept.
+Runs in: threads that move bytes. Owns: the chunks.
+Invariants: a chunk has one user at a time, and is put back when no copy uses it any more. No thread
+waits for a chunk, because its user may be waiting for a peer: more are made, and some of those that
+are put back are kept.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_IDLE = 8
 
 
 class Half(msgspec.Struct, eq=False):
-    """`memory`: as a transport takes it; an RDMA card registers it once."""
+    """`memory`: the form for transports; an RDMA card registers it once."""
 
     address: int
     size: int
@@ -47,7 +47,7 @@ class _Chunk(msgspec.Struct, eq=False):
 
 
 class Chunks:
-    """See the module's text."""
+    """The pinned chunks of this process."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
@@ -57,9 +57,9 @@ class Chunks:
 
     @contextmanager
     def taken(self, ordinal: int) -> Generator[tuple[Half, ...]]:
-        """Two halves, for copies of that device. Raises GpuError.
+        """Two halves, for copies on that device. Raises GpuError.
 
-        When the block ends all their copies have ended; in error too.
+        All their copies are done when the block ends, also after an error.
         """
         chunk = self._take(ordinal)
         try:
@@ -67,7 +67,7 @@ class Chunks:
         except BaseException:
             try:
                 self._wait(chunk)
-            except GpuError:  # what is raised already came first
+            except GpuError:  # the exception that is being raised came first
                 self._abandon(chunk)
             else:
                 self._put_back(chunk)
@@ -96,7 +96,7 @@ class Chunks:
             raise
         with self._lock:
             self.made += 1
-        # What a card that has registered it hears the end of: an object of ours.
+        # An RDMA card that registers the memory watches this object for its end.
         whole: Any = (ctypes.c_ubyte * (2 * HALF_BYTES)).from_address(address)
         halves = tuple(
             Half(at, HALF_BYTES, stream, Memory(at, HALF_BYTES, False, whole, whole))
@@ -127,13 +127,13 @@ class Chunks:
             self._gpu.free_pinned(chunk.ordinal, address)
 
     def _abandon(self, chunk: _Chunk) -> None:
-        """Its device has failed, and with that all that is in its context: nothing can be freed."""
+        """Drop a chunk of a failed device: nothing in its context can be freed any more."""
         with self._lock:
             self.made -= 1
         log.warning("GPU %d has failed; memory of the host stays pinned", chunk.ordinal)
 
     def give_back(self) -> None:
-        """Free those that nobody uses."""
+        """Free all idle chunks."""
         with self._lock:
             chunks = [chunk for idle in self._idle.values() for chunk in idle]
             self._idle.clear()

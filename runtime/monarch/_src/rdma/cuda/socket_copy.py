@@ -17,15 +17,15 @@ def send(
     connection: Connection, device: Device, address: int, size: int, begin: Callable[[], None],
     copied: Callable[[], None],
 ) -> None:  # fmt: skip
-    """Send it. Raises GpuError.
+    """Send memory of a GPU. Raises GpuError.
 
-    `begin` is called when the first of it has come from the GPU, `copied` when all of it has, and
-    before the last of it is sent.
+    `begin` is called when the first bytes have come from the GPU; `copied` when all of them have,
+    before the last ones are sent.
     """
     with gpu().chunks.taken(device.ordinal) as halves:
         todo = [cut for (cut,) in rounds([size], halves[0].size)]
         for n in range(len(todo) + 1):
-            if n < len(todo):  # the other half is on its way to the other side meanwhile
+            if n < len(todo):  # meanwhile the other half is being sent
                 half, cut = halves[n % 2], todo[n]
                 half.stream.copy(half.address, address + cut.offset, cut.size)
             if n:
@@ -41,9 +41,9 @@ def send(
 def receive(
     connection: Connection, device: Device, address: int, size: int, begin: Callable[[], None]
 ) -> bool:
-    """Receive it; False if the other side has hung up. `begin`: called when there is room.
+    """Receive into memory of a GPU; False if the other side has closed the connection.
 
-    Raises GpuError.
+    `begin` is called when memory for the bytes is available. Raises GpuError.
     """
     with gpu().chunks.taken(device.ordinal) as halves:
         begin()

@@ -1,7 +1,7 @@
-"""How memory of a GPU passes through pinned chunks, a round at a time. No I/O.
+"""A schedule for memory of a GPU that passes through pinned chunks, in rounds. No I/O.
 
-A round fills one half of a chunk; the next one the other half. So while a transport moves one, the
-device copies the other. Small pieces share a round, so that one call of the transport moves many.
+A round fills one half of a chunk, the next round the other half. So while a transport moves one
+half, the device copies the other. Small pieces share a round, so that one call moves many.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the program has queued on streams of its own is waited for before its memory is moved.
+"""Waits for the program's work on GPU streams before its memory is moved.
 
-The streams are those of the thread that wants a transfer, at that moment; the wait is in the thread
-that moves, so that an event loop is not held up.
+The streams are those that the submitting thread uses at that moment. The thread that moves the
+bytes waits, so that an event loop is not blocked.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from monarch._src.rdma.memory import Memory, Queued
 from monarch._src.rdma.transfer import Op
 from monarch._src.rdma.transports.base import DeadlineExceeded
 
-QUEUED_FAILED = "what the program has queued on a GPU of this process has failed"
-_SHORTEST_S, _LONGEST_S = 2e-5, 1e-3  # between looks; the driver has no wait with a limit
+QUEUED_FAILED = "work that the program has queued on a GPU of this process has failed"
+_SHORTEST_S, _LONGEST_S = 2e-5, 1e-3  # between polls; the driver has no wait with a time-out
 
 
 def queued_by(ops: Sequence[Op], deadline: float | None = None) -> set[Queued]:
-    """What is to be waited for, said in the thread that wants those transfers.
+    """The streams to wait for. Call it on the thread that submits the transfers.
 
-    Raises what `wait_for` raises.
+    Raises the errors of `wait_for`.
     """
     found = {op.local.queued() for op in ops if op.local.queued is not None}
     waits = {queued for queued in found if queued is not None}
     of_this_thread = {queued for queued in waits if queued.stream == PER_THREAD_STREAM}
-    wait_for(of_this_thread, deadline)  # its number means another one elsewhere
+    wait_for(of_this_thread, deadline)  # in another thread its number means another stream
     return waits - of_this_thread
 
 
 def wait_for(waits: Collection[Queued], deadline: float | None = None) -> None:
-    """Until it is done. Raises CudaError, and TooLate at the deadline."""
+    """Wait for all of them. Raises CudaError, and DeadlineExceeded at the deadline."""
     for queued in waits:
         if deadline is not None:
             _wait_until_idle(queued, deadline)
@@ -45,14 +45,14 @@ def _wait_until_idle(queued: Queued, deadline: float) -> None:
         now = time.monotonic()
         if now >= deadline:
             raise DeadlineExceeded(
-                "what the program has queued on a GPU of this process was not done"
+                "work that the program has queued on a GPU of this process was not done"
             )
         pause = min(max((now - began) / 8, _SHORTEST_S), _LONGEST_S)
         time.sleep(min(pause, deadline - now))
 
 
 def settle(memory: Memory) -> None:
-    """All that this thread has queued for that memory is done. Raises CudaError."""
+    """Wait for the work of this thread on that memory. Raises CudaError."""
     queued = None if memory.queued is None else memory.queued()
     if queued is not None:
         wait_for((queued,))

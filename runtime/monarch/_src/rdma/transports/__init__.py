@@ -1,1 +1,1 @@
-"""One file for each way that bulk bytes travel."""
+"""The transports of bulk bytes, one in each file."""

@@ -1,7 +1,7 @@
-"""What every transport is: one small protocol, and the ways in which a copy can fail.
+"""The protocol of transports, and the ways in which a copy can fail.
 
-A transport is *open* to one peer process (a Link) once a block has gone there and come back as it
-went. A link then moves pieces, one-sided: no code of the user runs at the peer, and for `shm` and
+A transport is *open* to one peer process once a probe block has been written there and read back
+unchanged. It then moves pieces, one-sided: no code of the user runs at the peer, and for `shm` and
 `cma` no code at all. A call returns when all its pieces are complete; there is nothing else to
 wait for.
 """
@@ -19,7 +19,7 @@ from monarch._src.rdma.transports.choice import Why
 
 
 class Piece(msgspec.Struct, frozen=True, eq=False):
-    """So many bytes between `offset` in a region and an address of this process, in `local`."""
+    """`size` bytes between `offset` in a region and `address` in this process, in `local`."""
 
     handle: Handle
     offset: int
@@ -34,12 +34,12 @@ def device_of(piece: Piece) -> Device | None:
 
 
 class Transport(Protocol):
-    """An open way to one peer. Threads may use it at once.
+    """An open transport to one peer. Several threads may use it at once.
 
-    `piece`: how many bytes a call should move at most, so that a transfer can be told to end.
-    `streams`: how many calls at once are worth while. `at_once`: whether a small call is over in
-    the time of a copy, whatever the peer does. `takes_gpus`: whether the memory of this process may
-    be that of a GPU; elsewhere it passes through the host (`staged`).
+    `piece`: the largest number of bytes for one call, which bounds the time until a transfer can
+    end. `streams`: how many calls at once are useful. `at_once`: whether a small call takes no
+    longer than a copy, whatever the peer does. `takes_gpus`: whether local memory may be on a GPU;
+    otherwise it passes through the host (`gpu_staging`).
     """
 
     name: ClassVar[str]
@@ -49,20 +49,20 @@ class Transport(Protocol):
     streams: int
 
     def read_into(self, pieces: Sequence[Piece], deadline: float) -> None:
-        """Copy from the regions to this process. Raises what is below."""
+        """Copy from the regions to this process. Raises the exceptions below."""
         ...
 
     def write_from(self, pieces: Sequence[Piece], deadline: float) -> None:
-        """Copy from this process to the regions. Raises what is below."""
+        """Copy from this process to the regions. Raises the exceptions below."""
         ...
 
     def close(self, *, now: bool = False) -> None:
-        """Give back what it holds as its calls end; `now`: those that wait for the peer fail."""
+        """Release its resources as its calls end; `now`: calls that wait for the peer fail."""
         ...
 
 
 class TransportFailed(Exception):
-    """This transport cannot do it, for no fault of the handle: another one may."""
+    """This transport failed, and the handle is not the cause: another transport may work."""
 
     def __init__(self, reason: str, remedy: str = "") -> None:
         super().__init__(reason)
@@ -70,7 +70,7 @@ class TransportFailed(Exception):
 
 
 class NotSupported(TransportFailed):
-    """It cannot reach the memory of those slots; that of others it can."""
+    """The transport cannot reach the memory of these slots, but that of others."""
 
     def __init__(self, slots: Collection[int], reason: str, remedy: str) -> None:
         super().__init__(reason, remedy)
@@ -78,7 +78,7 @@ class NotSupported(TransportFailed):
 
 
 class HandleExpired(Exception):
-    """The handle opens nothing: its region was dropped or freed, or never was."""
+    """The handle is not valid: its region was dropped or freed, or never existed."""
 
     def __init__(self, handle: Handle) -> None:
         super().__init__(handle.text)
@@ -94,4 +94,4 @@ class DeadlineExceeded(Exception):
 
 
 class Unavailable(Exception):
-    """The memory of this process cannot be copied here, whatever the transport; the text is why."""
+    """Memory of this process cannot be copied by any transport; the text has the reason."""

@@ -1,11 +1,11 @@
 """Which transport a pair of processes uses, and why not a faster one. No I/O.
 
-One Choice stands for one peer process. A transport is UNTRIED until it has been probed, then WORKS
-or FAILED with a reason. Only the last of the order, which works wherever anything does, may be
-tried again after a failure.
+There is one Choice for each peer process. A transport is UNTRIED until it has been probed, then
+WORKS or FAILED with a reason. Only the last in the order, which works wherever any transport works,
+may be tried again after a failure.
 
     UNTRIED -> WORKS | FAILED     a probe
-    WORKS   -> FAILED             a transfer could not be done, for no fault of the handle
+    WORKS   -> FAILED             a transfer failed, and the handle was not the cause
     FAILED  -> UNTRIED            the last of the order only
 """
 
@@ -25,19 +25,19 @@ _MOVES: dict[State, frozenset[State]] = {
 
 
 class Why(msgspec.Struct, frozen=True):
-    """Why a transport is not used, and what could be done about it."""
+    """Why a transport is not used, and a remedy, if there is one."""
 
     reason: str
     remedy: str = ""
 
     @property
     def text(self) -> str:
-        """Both, as one sentence."""
+        """Reason and remedy, as one sentence."""
         return f"{self.reason} ({self.remedy})" if self.remedy else self.reason
 
 
 class Choice:
-    """What is known of the transports to one peer. `order`: the fastest first."""
+    """The states of the transports to one peer. `order`: fastest first."""
 
     def __init__(self, order: Sequence[str]) -> None:
         self.order = tuple(order)
@@ -46,36 +46,36 @@ class Choice:
         self._why: dict[str, Why] = {}
 
     def best(self, suited: Collection[str]) -> str | None:
-        """The fastest transport that is not known to fail, among those that suit the memory."""
+        """The fastest transport without a known failure, among those that suit the memory."""
         return next((n for n in self.order if n in suited and self._states[n] != "failed"), None)
 
     def state(self, name: str) -> State:
-        """What is known of one."""
+        """The state of a transport."""
         return self._states[name]
 
     def worked(self, name: str) -> None:
-        """Its probe came back as it went."""
+        """The probe succeeded."""
         if self._states[name] == "untried":
             self._move(name, "works")
 
     def failed(self, name: str, why: Why) -> None:
-        """Its probe, or a transfer over it, failed. Two transfers at once may both say so."""
+        """The probe or a transfer failed. Two transfers at once may both report it."""
         if self._states[name] != "failed":
             self._why[name] = why
             self._move(name, "failed", why.text)
 
     def give_another_chance(self) -> None:
-        """All have failed, and somebody has been told so: let the next transfer try the last."""
+        """All have failed, and an error has said so: let the next transfer try the last one."""
         last = self.order[-1]
         if self._states[last] == "failed":
             self._move(last, "untried")
 
     def why_not(self, name: str) -> Why | None:
-        """Why a transport failed, if it has."""
+        """The reason of a failed transport; None if it has not failed."""
         return self._why.get(name) if self._states[name] == "failed" else None
 
     def whys(self) -> dict[str, str]:
-        """Why each that has failed is not used."""
+        """The reasons of all failed transports."""
         return {n: self._why[n].text for n in self.order if self._states[n] == "failed"}
 
     def _move(self, name: str, to: State, reason: str = "") -> None:
@@ -85,7 +85,7 @@ class Choice:
         self.story.append((name, to, reason))
 
     def validate(self) -> None:
-        """AssertionError if what is kept contradicts itself."""
+        """Raise AssertionError if the states contradict each other."""
         assert set(self._states) == set(self.order)
         for name, state in self._states.items():
             assert state != "failed" or name in self._why, f"{name} failed without a reason"

@@ -1,8 +1,8 @@
 """Cross-memory attach: any memory of a process on this host, copied by the kernel, one-sided.
 
 `process_vm_readv` and `process_vm_writev` (Linux 3.2, 2012) copy between two address spaces at the
-speed of one copy; the other process does nothing, whatever it does. They take addresses, and an
-address says nothing of what lies there now: `keys` is what makes it safe.
+speed of one copy; the other process takes no part. They take addresses, and an address does not
+tell which memory is there now: `key_table` makes them safe.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from monarch._src.system import shared_memory
 
 
 class CmaLink:
-    """See `transport.Link`."""
+    """See `base.Transport`."""
 
     name: ClassVar[str] = "cma"
     at_once: ClassVar[bool] = True
@@ -39,7 +39,7 @@ class CmaLink:
         self._probe()
 
     def _probe(self) -> None:
-        """Write a block over there, read it back, compare."""
+        """Write a block at the peer, read it back, compare."""
         header = self._peer.keys.header
         for _ in range(PROBE_ATTEMPTS):
             place = probe_cell()
@@ -51,7 +51,7 @@ class CmaLink:
             if sent == came:
                 return
         raise TransportFailed(
-            "what was written to the other process was not what could be read there"
+            "the probe read back other bytes than it had written to the other process"
         )
 
     def read_into(self, pieces: Sequence[Piece], deadline: float) -> None:
@@ -61,7 +61,7 @@ class CmaLink:
         try:
             self._all(shared_memory.copy_from, vectors)
         finally:
-            for piece, _, raw in found:  # a wrong key is the better reason for a failed copy
+            for piece, _, raw in found:  # if the copy failed, an expired key is the better reason
                 self._peer.still(piece.handle, raw)
 
     def write_from(self, pieces: Sequence[Piece], deadline: float) -> None:
@@ -80,7 +80,7 @@ class CmaLink:
         copy: Callable[[int, Sequence[shared_memory.Vector]], int],
         vectors: list[shared_memory.Vector],
     ) -> None:
-        """Copy it all: the kernel may do less at a time."""
+        """Copy all of it: one system call may copy less."""
         pid = self._peer.owner.pid
         left = vectors
         while left:
@@ -92,7 +92,7 @@ class CmaLink:
             left = _rest(left, done)
 
     def close(self, *, now: bool = False) -> None:
-        """Nothing to give back: the peer is not ours."""
+        """Nothing to release: the peer is shared."""
 
 
 def _rest(vectors: list[shared_memory.Vector], done: int) -> list[shared_memory.Vector]:
@@ -122,21 +122,21 @@ def _why(error: OSError, pid: int) -> tuple[str, str]:
 
 
 def not_permitted(pid: int) -> tuple[str, str]:
-    """Why the kernel does not let us, and what to do."""
+    """Why the kernel forbids it, and the remedy."""
     scope = shared_memory.yama_scope()
     if scope >= 2:
         return (
-            f"kernel.yama.ptrace_scope is {scope}: no process may look into another",
+            f"kernel.yama.ptrace_scope is {scope}: no process may access the memory of another",
             "sysctl kernel.yama.ptrace_scope=1, or CAP_SYS_PTRACE for both",
         )
     return (
-        f"process {pid} may not be looked into from here: {os.strerror(errno.EPERM)}",
+        f"process {pid} does not let this one access its memory: {os.strerror(errno.EPERM)}",
         "both have to run as the same user; in a container add the capability SYS_PTRACE",
     )
 
 
 def works_here() -> tuple[str, str] | None:
-    """Why cross-memory attach cannot work on this machine; None if it can, tried on ourselves."""
+    """Why cross-memory attach cannot work on this machine; None if it works within this process."""
     if not shared_memory.PRESENT:
         return "cross-memory attach needs Linux", ""
     block, copy = bytearray(os.urandom(PROBE_CELL)), bytearray(PROBE_CELL)
@@ -145,7 +145,7 @@ def works_here() -> tuple[str, str] | None:
     except OSError as error:
         return _why(error, os.getpid())
     if block != copy:
-        return "what was read was not what is there", ""
+        return "the copied bytes differ from the original", ""
     if shared_memory.yama_scope() >= 2 and os.geteuid():
         return not_permitted(os.getpid())
     return None

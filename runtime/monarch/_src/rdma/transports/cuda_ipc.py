@@ -1,16 +1,16 @@
-"""CUDA IPC: memory of a GPU of another process on this host, copied by our GPU, one-sided.
+"""CUDA IPC: memory of a GPU of another process on this host, copied by a GPU here, one-sided.
 
-Who moves bytes opens the owner's allocation (`cuIpcOpenMemHandle`) by what stands in the owner's
-table, and copies on a stream of his own: to and from memory of a GPU, or of the host. The owner
-runs nothing.
+The process that moves bytes opens the owner's allocation (`cuIpcOpenMemHandle`) with the handle in
+the owner's export table, and copies on a stream of its own, to and from memory of a GPU or of the
+host. The owner runs no code.
 
-A region is kept locked meanwhile, also when it is only read: what is freed under a copy of a GPU is
-not an error of that copy, but may be the end of all that the process has on that GPU.
+A region is locked during a copy, even during a read: if memory is freed while a GPU copies it, the
+copy may not fail, but break everything that the process has on that GPU.
 
-Runs in: whichever threads move bytes. Owns: openings of the peer's allocations.
-Invariants: an allocation is opened once by each of our devices that needs it; it is closed when no
-copy uses it, after its regions have ended (as the next one is opened, or one is missed), and with
-the link.
+Runs in: threads that move bytes. Owns: openings of the peer's allocations.
+Invariants: each local device opens an allocation once. An opening is closed when no copy uses it
+and its regions have ended (checked when another one is opened, or when a region is missing), and
+with the link.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ from monarch._src.rdma.transports.base import (
 from monarch._src.rdma.transports.local_peer import Peer
 
 NOT_EXPORTED = (
-    "what torch allocates can be opened with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False in "
-    "the owner's environment; what cudaMallocAsync allocates cannot, what cudaMalloc does can"
+    "memory of torch can be shared with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False in "
+    "the owner's environment; memory of cudaMallocAsync cannot, memory of cudaMalloc can"
 )
-_Key = tuple[int, int, int]  # entry, generation, our device
+_Key = tuple[int, int, int]  # entry, generation, local device
 
 
 class _Opening(msgspec.Struct, eq=False):
     base: int
-    handle: Handle  # one of those that lie in it
+    handle: Handle  # a region in the allocation
     users: int = 1
 
 
 class CudaIpcLink:
-    """See `transport.Link`.
+    """See `base.Transport`.
 
     Raises:
-        Broken: there is no GPU here, or the owner's memory cannot be opened by it.
+        TransportFailed: there is no GPU here, or it cannot open the owner's memory.
 
-    Its calls raise Unfit too, for an allocation that its owner's driver lets nobody open.
+    Its calls also raise NotSupported, for an allocation that the owner's driver does not export.
     """
 
     name: ClassVar[str] = "cuda_ipc"
@@ -89,7 +89,7 @@ class CudaIpcLink:
         return len(self._openings)
 
     def _probe(self) -> None:
-        """Write a block over there, read it back, compare."""
+        """Write a block at the peer, read it back, compare."""
         with self._peer.keeping((PROBING,)):
             self._peer.check_alive()
             export = export_table.get(self._peer.exports(), export_table.PROBE, 0)
@@ -108,16 +108,16 @@ class CudaIpcLink:
             finally:
                 self._gpu.close_opened(device, base)
         raise TransportFailed(
-            "what was written to the other process was not what could be read there"
+            "the probe read back other bytes than it had written to the other process"
         )
 
     def reaches(self, handle: Handle) -> bool:
-        """Whether that memory can be opened, as far as its owner's tables say."""
+        """Whether that memory can be opened, according to its owner's tables."""
         try:
             entry, _ = self._peer.find(handle)
             return not self._export(handle, entry).reason
         except (TransportFailed, HandleExpired, OwnerGone):
-            return True  # whatever it is, a transfer tells
+            return True  # a transfer will report the problem
 
     # --- transfers --------------------------------------------------------------------------------
 
@@ -162,9 +162,9 @@ class CudaIpcLink:
         if closed:
             reason = next(iter(closed.values()))
             raise NotSupported(
-                closed.keys(), f"the owner's driver lets nobody open it: {reason}", NOT_EXPORTED
+                closed.keys(), f"the owner's driver does not share it: {reason}", NOT_EXPORTED
             )
-        with ExitStack() as openings, ExitStack() as copies:  # those end first
+        with ExitStack() as openings, ExitStack() as copies:  # the copies end first
             streams: dict[int, Stream] = {}
             for (piece, entry), export in zip(found, exports, strict=True):
                 ordinal = self._device_for(piece, export)
@@ -182,11 +182,11 @@ class CudaIpcLink:
         if export is None:
             raise HandleExpired(handle)
         if not export.reason and entry.offset + entry.size > export.size:
-            raise TransportFailed("it does not lie in the allocation that it is said to lie in")
+            raise TransportFailed("the region does not lie in the allocation of its entry")
         return export
 
     def _device_for(self, piece: Piece, export: Export) -> int:
-        """Which of our devices copies: the one that has our side, else the owner's, else any."""
+        """The local device that copies: that of the local memory, else the owner's, else any."""
         device = device_of(piece)
         if device is not None:
             return device.ordinal
@@ -200,7 +200,7 @@ class CudaIpcLink:
         with self._lock:
             if self._closed:
                 self._peer.check_alive()
-                raise TransportFailed("it was closed meanwhile")
+                raise TransportFailed("the link was closed meanwhile")
             opening = self._openings.get(key)
             if opening is not None:
                 opening.users += 1
@@ -221,7 +221,7 @@ class CudaIpcLink:
             self._close_ended()
 
     def _close_ended(self) -> None:
-        """Close what has no live region that we know of; what has another one is opened again."""
+        """Close openings whose known region has ended. One with other regions is opened again."""
         ended = [
             key
             for key, opening in self._openings.items()
@@ -235,11 +235,11 @@ class CudaIpcLink:
 
     def _close(self, key: _Key) -> None:
         opening = self._openings.pop(key)
-        with logged("memory that was opened"):
+        with logged("an opened allocation"):
             self._gpu.close_opened(key[2], opening.base)
 
     def close(self, *, now: bool = False) -> None:
-        """Close what is open, as the copies end that use it."""
+        """Close all openings as the copies that use them end."""
         with self._lock:
             self._closed = True
             for key in [key for key, opening in self._openings.items() if not opening.users]:

@@ -1,10 +1,10 @@
-"""Memory of a GPU of this process, moved by a transport that knows memory of the host alone.
+"""Memory of a GPU of this process, moved by a transport that supports only memory of the host.
 
 Bytes pass through the two halves of a pinned chunk: the GPU copies one while the transport has the
-other. The driver's own copies from memory of the host that is not pinned do no better, and a
-transport cannot wait for one.
+other. The driver's own copies from host memory that is not pinned are no faster, and a transport
+cannot wait for them.
 
-Runs in: whichever threads move bytes. Owns nothing.
+Runs in: threads that move bytes. Owns nothing.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _Move = Callable[[Sequence[Piece], float], None]
 
 
 class StagedLink:
-    """See `transport.Link`: the same link, for memory of GPUs as well.
+    """See `base.Transport`: wraps another one, to support memory of GPUs as well.
 
-    Its calls raise Unable too, if a GPU of this process fails.
+    Its calls also raise Unavailable, if a GPU of this process fails.
     """
 
     name: ClassVar[str] = "staged"
@@ -74,7 +74,7 @@ class StagedLink:
     def _write(self, pieces: Sequence[Piece], halves: tuple[Half, ...], deadline: float) -> None:
         whole = _cut(pieces, halves)
         for n in range(len(whole) + 1):
-            if n < len(whole):  # the transport has sent what was in that half
+            if n < len(whole):  # the transport has sent the previous contents of that half
                 half = halves[n % 2]
                 for cut in whole[n]:
                     source = pieces[cut.at].address + cut.offset
@@ -85,7 +85,7 @@ class StagedLink:
                 self._link.write_from(_in_half(pieces, whole[n - 1], half), deadline)
 
     def close(self, *, now: bool = False) -> None:
-        """Nothing to give back: the link is somebody else's."""
+        """Nothing to release: the wrapped link is shared."""
 
 
 def _cut(pieces: Sequence[Piece], halves: tuple[Half, ...]) -> list[list[Cut]]:

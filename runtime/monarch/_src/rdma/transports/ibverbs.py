@@ -1,15 +1,15 @@
 """RDMA network cards: bytes go from memory to memory by READ and WRITE, between hosts and on one.
 
-The owner's processor has no part in it. Who moves bytes connects several queue pairs to the owner's
-(INIT, RTR, RTS; what both need to know goes over the control plane), asks once a handle where its
-region lies, then posts requests of up to 1 MiB to all of them. Its card checks the key of a region
-with each packet, so a handle whose memory has ended leads nowhere (`verbs.grants`).
+The owner's processor takes no part. The process that moves bytes connects several queue pairs to
+the owner's (INIT, RTR, RTS; their parameters go over the control plane), asks once for the location
+of each region, then posts requests of up to 1 MiB to all of them. The owner's card checks the key
+of a region with each packet, so a handle whose memory has ended leads nowhere (`verbs.grants`).
 
-A queue pair that met an error does nothing any more: the connection is made anew, and what was not
-done is posted again. That is not a failure of the transport if the owner has a new key for the
-region, or if the error was another transfer's; otherwise it is, from the third time on.
+A queue pair that met an error is dead: the connection is made anew, and unfinished requests are
+posted again. The transport has not failed if the owner has a new key for the region, or if the
+error belongs to another transfer; otherwise it has, from the third time on.
 
-Runs in: whichever threads move bytes; completions are counted by the card's poller.
+Runs in: threads that move bytes; the card's poller counts completions.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from monarch._src.rdma.verbs.pyverbs import REMOTE_ACCESS, REMOTE_INVALID, REMOT
 from monarch._src.rdma.verbs.scheduler import Chunk, cut_into
 from monarch._src.wire.messages import CONNECT, GRANT, HANG_UP
 
-Ask = Callable[[int, bytes, float], bytes]  # what, body, deadline: the owner's answer
+Ask = Callable[[int, bytes, float], bytes]  # request, body, deadline: the owner's answer
 FAILURES = 3
-IN_VAIN = 16  # attempts that others ended before any of it was done
+IN_VAIN = 16  # attempts that errors of other transfers ended before any byte was moved
 _REFUSED = frozenset((REMOTE_INVALID, REMOTE_ACCESS, REMOTE_OPERATION))
 
 
 class _Open(msgspec.Struct, eq=False):
-    """A connection, and what the owner has told those who use it: it is forgotten with it."""
+    """A connection, and the owner's grants, which are valid for that connection only."""
 
     channel: Channel
     grants: dict[tuple[int, bytes], Grant] = msgspec.field(
@@ -58,11 +58,11 @@ class _Open(msgspec.Struct, eq=False):
 
 
 class IbverbsLink:
-    """See `transport.Link`.
+    """See `base.Transport`.
 
     Raises:
-        Broken: there is no card here or there, or the probe did not come back as it went.
-        Gone, TooLate: as `ask` does.
+        TransportFailed: one of the processes has no card, or the probe failed.
+        OwnerGone, DeadlineExceeded: as `ask` does.
     """
 
     name: ClassVar[str] = "ibverbs"
@@ -84,17 +84,17 @@ class IbverbsLink:
         self._closed = False
         self.piece = 1 << 26
         self.streams = 2
-        self.connections = 0  # ever: more than one means that queue pairs were made anew
+        self.connections = 0  # so far: more than one means that queue pairs were made anew
         self._connection(deadline)
 
     @property
     def channel(self) -> Channel | None:
-        """What it uses now."""
+        """The channel in use."""
         found = self._open
         return None if found is None else found.channel
 
     def granted(self, handle: Handle) -> Grant:
-        """What the owner has told of a handle. KeyError: nothing, over this connection."""
+        """The owner's grant for a handle. KeyError: none was sent over this connection."""
         found = self._open
         if found is None:
             raise KeyError(handle.slot)
@@ -103,14 +103,14 @@ class IbverbsLink:
     # --- the connection ---------------------------------------------------------------------------
 
     def _connection(self, deadline: float) -> _Open:
-        """One that works, made anew if need be."""
+        """A working connection, made anew if necessary."""
         with self._lock:
             found = self._open
             if found is not None and found.channel.why is None:
                 return found
             if self._closed:
                 self._check_alive()
-                raise TransportFailed("this process leaves its session")
+                raise TransportFailed("this process is leaving its session")
             if found is not None:
                 self._hang_up(found)
             self._open = None
@@ -128,16 +128,16 @@ class IbverbsLink:
             channel.connect(answer.ends)
             self._probe(channel, answer, deadline)
         except ValueError as error:
-            channel.cut("it was not understood")
+            channel.cut("the answer was unreadable")
             raise TransportFailed(str(error)) from error
         except BaseException:
-            channel.cut("it could not be made")
+            channel.cut("the connection could not be made")
             raise
         self.connections += 1
         return found
 
     def _probe(self, channel: Channel, there: Connected, deadline: float) -> None:
-        """By every queue pair: write a block over there, read it back, compare."""
+        """On every queue pair: write a block at the peer, read it back, compare."""
         block = bytearray(2 * LANES * PROBE_CELL)
         memory = memory_of(block)
         key, mr = self._card.key_of(memory, memory.address, memory.size, writable=True)
@@ -165,7 +165,7 @@ class IbverbsLink:
             if mr is not None:
                 self._card.verbs.close(mr)
         raise TransportFailed(
-            "what was written to the other process was not what could be read there"
+            "the probe read back other bytes than it had written to the other process"
         )
 
     def _hang_up(self, found: _Open) -> None:
@@ -194,7 +194,7 @@ class IbverbsLink:
                 found = self._connection(deadline)
                 grants = self._grants(found, way, pieces, deadline)
                 if grants is None:
-                    continue  # the owner has no such connection any more
+                    continue  # the owner no longer has this connection
                 chunks = [
                     Chunk(
                         pieces[at].address + offset, keys[at],
@@ -208,7 +208,7 @@ class IbverbsLink:
                     return
                 self._check_alive()
                 if self._closed:
-                    raise TransportFailed("this process leaves its session")
+                    raise TransportFailed("this process is leaving its session")
                 in_vain = 0 if done.landed else in_vain + 1
                 if done.status in _REFUSED and self._has_new_key(pieces, grants, deadline):
                     continue
@@ -225,7 +225,7 @@ class IbverbsLink:
                 self._card.verbs.close(mr)
 
     def _own_keys(self, way: str, pieces: Sequence[Piece]) -> tuple[list[int], list[Any]]:
-        """The card's keys of our memory, and what to close when the transfer is over."""
+        """The card's keys of local memory, and the registrations to close after the transfer."""
         keys: list[int] = []
         temporary: list[Any] = []
         try:
@@ -246,11 +246,11 @@ class IbverbsLink:
     def _grants(
         self, found: _Open, way: str, pieces: Sequence[Piece], deadline: float
     ) -> list[Grant] | None:
-        """Where the regions lie; asks for those that are not known. None: connect anew.
+        """The grants of the regions; asks the owner for missing ones. None: connect anew.
 
         Raises:
-            Stale: a handle opens nothing, or may not be written to.
-            Broken: the owner could not register a region.
+            HandleExpired: a handle is not valid, or the region may not be written to.
+            TransportFailed: the owner could not register a region.
         """
         wanted = {
             (piece.handle.slot, piece.handle.key): piece.handle
@@ -291,7 +291,7 @@ class IbverbsLink:
     def _has_new_key(
         self, pieces: Sequence[Piece], before: Sequence[Grant], deadline: float
     ) -> bool:
-        """A key was refused: whether the owner has another one by now. Raises Stale."""
+        """Whether the owner has another key than the refused one. Raises HandleExpired."""
         found = self._connection(deadline)
         grants = self._grants(found, "read", pieces, deadline)
         return grants is None or any(
@@ -311,7 +311,7 @@ class IbverbsLink:
                     self._hang_up(found)
             return
         self._closed = True
-        found = self._open  # without the lock: who holds it may wait for the peer
+        found = self._open  # without the lock: a thread may wait for the peer while it holds it
         if found is not None:
-            found.channel.cut("this process leaves its session, or the owner has ended")
+            found.channel.cut("this process is leaving its session, or the owner has ended")
             self._tell(HANG_UP, found.channel.name)

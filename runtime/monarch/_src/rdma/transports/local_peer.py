@@ -1,9 +1,9 @@
-"""Another process of this host as seen by a transport that needs no help from it.
+"""Another process of this host, as seen by transports that need no help from it.
 
-Runs in: the process that reads or writes. Owns: a pidfd, one descriptor of the peer's table of
-keys and mappings of its table and its segments; all go with the object.
-Invariants: the pid in a handle is trusted only while the pidfd, opened before the table was found
-to be that of the right incarnation, says that the process lives.
+Runs in: the process that reads or writes. Owns: a pidfd, a descriptor of the peer's table of keys,
+and mappings of its table and its segments; all are closed with the object.
+Invariants: the pid in a handle is trusted only while the pidfd reports that the process lives. The
+pidfd is opened before the table is found to be that of the right incarnation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAPPED = 256
 
 
 def process_of(owner: Owner) -> int | None:
-    """A pidfd of the owner, or of a later process with its number; None if it is elsewhere."""
+    """A pidfd of the owner, or of a later process with its pid; None if it is on another host."""
     return pidfd(owner.pid) if owner.host == shared_memory.this_host() else None
 
 
@@ -40,11 +40,11 @@ def is_alive(fd: int) -> bool:
 
 
 class Peer:
-    """See the module's text.
+    """A process of this host, with its memory; see the module's docstring.
 
     Raises:
-        Gone: there is no such process any more.
-        Broken: its table cannot be opened from here.
+        OwnerGone: the process has ended.
+        TransportFailed: its table cannot be opened.
     """
 
     def __init__(self, owner: Owner) -> None:
@@ -52,12 +52,10 @@ class Peer:
         if owner.host != shared_memory.this_host():
             raise TransportFailed(f"it is on another host ({owner.host.partition('/')[0]})")
         if owner.page < 0 or not shared_memory.PRESENT:
-            raise TransportFailed(
-                "this system has no memory that processes can look into (Linux has)"
-            )
+            raise TransportFailed("this system has no memory that processes can share (Linux has)")
         found = pidfd(owner.pid)
         if found is None:
-            raise OwnerGone("there is no such process any more")
+            raise OwnerGone("the process has ended")
         self._pidfd = found
         weakref.finalize(self, os.close, found).atexit = False
         try:
@@ -72,8 +70,8 @@ class Peer:
         except ValueError as error:
             raise TransportFailed(f"process {owner.pid}: {error}") from error
         if self.keys.header.incarnation != owner.incarnation:
-            # Its own process has ended, or left its session, and this is another with its pid.
-            raise OwnerGone("there is no such process any more")
+            # The owner has ended or left its session, and another process has its pid.
+            raise OwnerGone("the process has ended")
         self.check_alive()
         self._lock = threading.Lock()
         self._writing: dict[int, int] = {}
@@ -81,20 +79,20 @@ class Peer:
         self._exports: Mapping | None = None
 
     def check_alive(self) -> None:
-        """Raises Gone."""
+        """Raise OwnerGone if the process has ended."""
         if not is_alive(self._pidfd):
             raise OwnerGone("its process has ended")
 
     def find(self, handle: Handle) -> tuple[Entry, bytes]:
-        """What a handle names, and what its slot holds. Raises Stale, Gone."""
+        """The region of a handle, and the bytes of its slot. Raises HandleExpired, OwnerGone."""
         found = self.keys.find(handle.slot, handle.key, handle.size)
         self.check_alive()
-        if found is None or (found[0].segment <= GPU) != handle.gpu:  # its address is another kind
+        if found is None or (found[0].segment <= GPU) != handle.gpu:  # wrong kind of address
             raise HandleExpired(handle)
         return found
 
     def still(self, handle: Handle, raw: bytes) -> None:
-        """What was found was there all the while. Raises Stale, Gone."""
+        """Check that the slot did not change since `find`. Raises HandleExpired, OwnerGone."""
         unchanged = self.keys.raw(handle.slot) == raw
         self.check_alive()
         if not unchanged:
@@ -106,8 +104,8 @@ class Peer:
 
     @contextmanager
     def keeping(self, wanted: Collection[int]) -> Generator[None]:
-        """The same, by their slots; PROBING is one too."""
-        slots = sorted(wanted)  # in one order, whoever locks
+        """The same for given slots, including PROBING."""
+        slots = sorted(wanted)  # in the same order in every thread
         taken: list[int] = []
         try:
             for slot in slots:
@@ -119,7 +117,7 @@ class Peer:
                 self._leave(slot)
 
     def _enter(self, slot: int) -> None:
-        # The kernel counts a lock once for all threads of ours, so we count them.
+        # A lock of the kernel belongs to the process, so the threads are counted here.
         with self._lock:
             count = self._writing.get(slot, 0)
             if not count:
@@ -135,7 +133,11 @@ class Peer:
                 shared_memory.unlock(self._locks, *range_of(slot))
 
     def mapping(self, handle: Handle, entry: Entry, *, writable: bool) -> Mapping:
-        """The segment that a region lies in, mapped here once. Raises Broken, Stale, Gone."""
+        """A mapping of the region's segment, made once.
+
+        Raises:
+            TransportFailed, HandleExpired, OwnerGone: the segment cannot be mapped.
+        """
         key = (entry.segment, entry.file)
         with self._lock:
             known = self._mappings.get(key)
@@ -156,7 +158,7 @@ class Peer:
         return mapped
 
     def exports(self) -> memoryview:
-        """Its table of GPU allocations, mapped once. Raises Broken, Gone."""
+        """Its table of GPU allocations, mapped once. Raises TransportFailed, OwnerGone."""
         with self._lock:
             if self._exports is None:
                 try:
@@ -180,14 +182,14 @@ class Peer:
 
     @property
     def mapped(self) -> int:
-        """How many segments of it are mapped here."""
+        """How many of its segments are mapped here."""
         return len(self._mappings)
 
 
 def _not_opened(owner: Owner, error: Exception) -> tuple[str, str]:
     if isinstance(error, PermissionError):
         return (
-            f"process {owner.pid} may not be looked into from here: {error.strerror}",
+            f"process {owner.pid} does not let this one open its memory: {error.strerror}",
             "both have to run as the same user, in one container; give CAP_SYS_PTRACE otherwise",
         )
     return f"the memory of process {owner.pid} could not be opened: {error}", ""

@@ -1,4 +1,4 @@
-"""Memory of this very process: two actors of one proc, or a client and its controllers."""
+"""Memory of the same process: two actors of one proc, or a client and its controllers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from monarch._src.system import shared_memory
 
 
 class LocalLink:
-    """See `transport.Link`."""
+    """See `base.Transport`."""
 
     name: ClassVar[str] = "local"
     at_once: ClassVar[bool] = True
@@ -58,7 +58,7 @@ class LocalLink:
         return held
 
     def close(self, *, now: bool = False) -> None:
-        """Nothing to give back."""
+        """Nothing to release."""
 
 
 def _copy(piece: Piece, held: Held, to: int, source: int) -> None:

@@ -1,7 +1,7 @@
-"""Shared memory: a region that lies in a segment is mapped, and copied as memory of one's own.
+"""Shared memory: a region in a segment is mapped, and then copied like local memory.
 
-For what was allocated by `shared_empty`. A copy costs what a copy costs; the kernel is asked only
-once a segment.
+For memory that was allocated by `shared_empty`. A transfer takes the time of a copy; system calls
+are made only once for each segment.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from monarch._src.system import shared_memory
 
 
 class ShmLink:
-    """See `transport.Link`."""
+    """See `base.Transport`."""
 
     name: ClassVar[str] = "shm"
     at_once: ClassVar[bool] = True
@@ -60,7 +60,7 @@ class ShmLink:
         finally:
             os.close(fd)
         raise TransportFailed(
-            "what was written to a shared segment was not what could be read there"
+            "the probe read back other bytes than it had written to a shared segment"
         )
 
     def read_into(self, pieces: Sequence[Piece], deadline: float) -> None:
@@ -87,4 +87,4 @@ class ShmLink:
             self._peer.check_alive()
 
     def close(self, *, now: bool = False) -> None:
-        """Nothing to give back: mappings go with the peer."""
+        """Nothing to release: mappings are closed with the peer."""

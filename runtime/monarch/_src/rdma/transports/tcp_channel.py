@@ -1,12 +1,12 @@
-"""A connection of the data plane once both sides have proven who they are: open, or sealed.
+"""A connection of the data plane after both sides have been authenticated: plain or encrypted.
 
-Between processes of one host bytes go as they are. Between hosts they go in records that are sealed
-with keys of that connection (`wire.encryption`): what is on the wire can be neither read nor
-changed, said again or left out without the connection's end. Either way what is sent in one go may
-be received in several, and the other way round.
+Between processes of one host, bytes are sent as they are. Between hosts they are sent in records
+that are encrypted with keys of that connection (`wire.encryption`): an attacker on the network can
+neither read nor change them, and replayed or missing records end the connection. In both cases the
+bytes of one `send` may arrive in several `receive` calls, and the other way round.
 
-Runs in: any process, on threads that may block. Owns: the socket. One thread at a time sends, and
-one receives. Memory for records is lent to a transfer, so that a connection at rest has none.
+Runs in: any process, on threads that may block. Owns: the socket. One thread at a time may send,
+and one receive. Memory for records is borrowed for each transfer: an idle connection holds none.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _NOTHING = memoryview(b"")
 
 
 class Keys(msgspec.Struct, frozen=True):
-    """Of one connection, for either direction; used for no other."""
+    """The keys of one connection, one for each direction; never used for another."""
 
     sends: bytes
     receives: bytes
 
 
 class Connection:
-    """An open one."""
+    """A plain connection."""
 
     __slots__ = ("_socket",)
 
@@ -56,19 +56,19 @@ class Connection:
 
     @property
     def host(self) -> str:
-        """The address of the other end's host, as it is dialled."""
+        """The address of the other end's host, in the form in which it is dialled."""
         return str(self._socket.getpeername()[0])
 
     def limit(self, seconds: float | None) -> None:
-        """How long the next calls may take, each; None: for ever."""
+        """How long each of the next calls may take; None: for ever."""
         self._socket.settimeout(seconds)
 
     def until(self, deadline: float) -> None:
-        """Let the next call take until then. TimeoutError if that is past."""
+        """Let the next call take until that time. TimeoutError if it is past."""
         until(self._socket, deadline)
 
     def send(self, data: memoryview | bytes, deadline: float | None = None) -> None:
-        """Send all of it; each part of much by the deadline, if there is one."""
+        """Send all of it; each chunk has to be sent by the deadline, if there is one."""
         memory = memoryview(data)
         for at in range(0, len(memory), CHUNK):
             if deadline is not None:
@@ -76,24 +76,24 @@ class Connection:
             self._socket.sendall(memory[at : at + CHUNK])
 
     def receive(self, memory: memoryview, deadline: float = float("inf")) -> bool:
-        """Receive until the memory is full; False if the other side has hung up."""
+        """Receive until the memory is full; False if the other side has closed the connection."""
         return received(self._socket, memory, deadline)
 
     def again(self) -> Connection:
-        """The same connection as another object; this one may be closed then, and used no more."""
+        """The same connection as another object; after that this one may only be closed."""
         return Connection(self._socket.dup())
 
     def hang_up(self) -> None:
-        """End what blocks in it, at both ends."""
+        """Shut the connection down: blocked calls at both ends return."""
         hang_up(self._socket)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the socket. Idempotent."""
         self._socket.close()
 
 
 class SealedConnection(Connection):
-    """One that only its two ends can read or write."""
+    """An encrypted connection, which only its two ends can read."""
 
     __slots__ = ("_opened", "_sealer", "_unsealer")
 
@@ -101,7 +101,7 @@ class SealedConnection(Connection):
         super().__init__(made)
         self._sealer = sealer
         self._unsealer = unsealer
-        self._opened = _NOTHING  # what has come and was not asked for yet
+        self._opened = _NOTHING  # decrypted bytes that were not asked for yet
 
     def send(self, data: memoryview | bytes, deadline: float | None = None) -> None:
         memory = memoryview(data)
@@ -116,32 +116,32 @@ class SealedConnection(Connection):
         if self._opened:
             at = min(size, len(self._opened))
             memory[:at] = self._opened[:at]
-            # A view of nothing would keep the record that it is of.
+            # An empty view would keep the whole record alive.
             self._opened = self._opened[at:] if at < len(self._opened) else _NOTHING
         if at == size:
             return True
         with _room(size - at) as room:
             have = 0
             while at < size:
-                # No more than what is asked for can have: what follows it is not to be waited for.
+                # No more than the requested bytes can need: bytes after them may never come.
                 most = HEAD + min(RECORD, size - at) + TAG
                 while have < (end := self._end(room, have)):
-                    if end > most:  # it reaches beyond what is asked for
+                    if end > most:  # the record contains more than the requested bytes
                         most, room = end, _at_least(room, have, end)
                     got = self._socket.recv_into(room[have:most])
                     if not got:
                         return False
                     have += got
-                    if time.monotonic() > deadline:  # a trickle is too late as well
+                    if time.monotonic() > deadline:  # bytes that trickle in must not extend it
                         raise TimeoutError
                 at += self._open(room[:end], memory[at:])
                 have -= end
-                if have:  # of the next record, if this was a short one
+                if have:  # a short record came, and the beginning of the next one
                     room[:have] = room[end : end + have]
         return True
 
     def _open(self, record: memoryview, into: memoryview) -> int:
-        """Put what is in it there, and keep what there is no room for; how much was put there."""
+        """Decrypt a record into the memory; keep the rest of it. Returns the bytes written."""
         size = len(record) - HEAD - TAG
         try:
             if size <= len(into):
@@ -155,7 +155,7 @@ class SealedConnection(Connection):
 
     @staticmethod
     def _end(room: memoryview, have: int) -> int:
-        """Where the record ends that begins there, or its head if that has not come yet."""
+        """The end of the first record in `room`; the end of its head if that is incomplete."""
         if have < HEAD:
             return HEAD
         try:
@@ -170,7 +170,7 @@ class SealedConnection(Connection):
 
 
 def proven(made: socket.socket, keys: Keys | None) -> Connection:
-    """The connection of that socket: sealed with those keys, or open."""
+    """The connection of that socket: encrypted with those keys, or plain."""
     if keys is None:
         return Connection(made)
     return SealedConnection(made, Sealer(keys.sends), Unsealer(keys.receives))
@@ -178,7 +178,7 @@ def proven(made: socket.socket, keys: Keys | None) -> Connection:
 
 @contextmanager
 def _room(size: int) -> Generator[memoryview]:
-    """Memory for the first record of so many bytes."""
+    """Memory for the first record of `size` bytes."""
     if size < RECORD:
         yield memoryview(bytearray(HEAD + size + TAG))
         return
@@ -190,7 +190,7 @@ def _room(size: int) -> Generator[memoryview]:
 
 
 def _at_least(room: memoryview, have: int, size: int) -> memoryview:
-    """That room, or a larger one with what it has: so many bytes."""
+    """The same memory, or a larger copy of it with `size` bytes."""
     if size <= len(room):
         return room
     made = memoryview(bytearray(size))
@@ -198,11 +198,11 @@ def _at_least(room: memoryview, have: int, size: int) -> memoryview:
     return made
 
 
-# --- sockets that nobody has proven anything on yet -----------------------------------------------
+# --- sockets before authentication ----------------------------------------------------------------
 
 
 def until(made: socket.socket, deadline: float) -> None:
-    """Let the next call of that socket take until then. TimeoutError if that is past."""
+    """Let the next call of that socket take until that time. TimeoutError if it is past."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError
@@ -210,21 +210,21 @@ def until(made: socket.socket, deadline: float) -> None:
 
 
 def received(made: socket.socket, memory: memoryview, deadline: float = float("inf")) -> bool:
-    """Receive until the memory is full; False if the other side has hung up."""
+    """Receive until the memory is full; False if the other side has closed the connection."""
     at, size = 0, len(memory)
     while at < size:
         got = made.recv_into(memory[at : at + CHUNK])
         if not got:
             return False
         at += got
-        if at < size and time.monotonic() > deadline:  # a trickle is too late as well
+        if at < size and time.monotonic() > deadline:  # bytes that trickle in must not extend it
             raise TimeoutError
     return True
 
 
 def hang_up(made: socket.socket) -> None:
-    """End what blocks in a socket."""
+    """Shut a socket down: blocked calls at both ends return."""
     try:
         made.shutdown(socket.SHUT_RDWR)
     except OSError:
-        pass  # the other side was first
+        pass  # the other side has closed it already

@@ -1,9 +1,9 @@
-"""TCP: sockets of our own beside the control path, for where nothing faster works.
+"""TCP: connections beside the control path, for processes between which nothing faster works.
 
-Who has the memory serves it (`rdma.transports.tcp_server`); what the two say is in
+The owner of the memory serves it (`rdma.transports.tcp_server`); the messages are described in
 `rdma.transports.tcp_protocol`.
 
-Runs in: whoever reads and writes, on whichever threads move bytes.
+Runs in: the process that reads and writes, on threads that move bytes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LET_THROUGH = "a firewall between the hosts has to let that port through"
 
 
 class TcpLink:
-    """See `transport.Link`. Connections are made as calls need them, and kept."""
+    """See `base.Transport`. Connections are made when calls need them, and kept."""
 
     name: ClassVar[str] = "tcp"
     at_once: ClassVar[bool] = False
@@ -53,10 +53,10 @@ class TcpLink:
     def __init__(
         self, owner: Owner, connector: Connector, gone: Callable[[], bool], deadline: float
     ) -> None:
-        """`gone`: whether the owner's process has ended, as far as anybody knows.
+        """`gone`: whether the owner's process is known to have ended.
 
         Raises:
-            Broken: it cannot be reached. Gone, TooLate: by the deadline nothing was known.
+            TransportFailed: the owner cannot be reached. OwnerGone, DeadlineExceeded: as named.
         """
         self._owner = owner
         self._connector = connector
@@ -88,7 +88,7 @@ class TcpLink:
                 f"{self._connector.text} did not answer within {HELLO_S:g} s", _LET_THROUGH
             ) from None
         if sent != bytes(came):
-            raise TransportFailed("what was sent to the other process was not what came back")
+            raise TransportFailed("the probe received other bytes than it had sent")
 
     def read_into(self, pieces: Sequence[Piece], deadline: float) -> None:
         def read(connection: Connection, deadline: float) -> None:
@@ -116,7 +116,7 @@ class TcpLink:
             with self._lock:
                 self._used.add(connection)
                 if self._closed:
-                    raise ConnectionResetError("this process leaves its session")
+                    raise ConnectionResetError("this process is leaving its session")
             use(connection, deadline)
         except TimeoutError as error:
             _drop(connection)
@@ -157,9 +157,9 @@ class TcpLink:
         _fill(connection, memoryview(head), deadline)
         magic, status, number = ANSWER.unpack(head)
         if magic != MAGIC:
-            raise TransportFailed(f"what answers at {self._connector.text} is no peer")
+            raise TransportFailed(f"the answer from {self._connector.text} is not one of a peer")
         if status == WRONG_PROCESS:
-            raise OwnerGone("another process listens where it did")
+            raise OwnerGone("another process listens at its address now")
         if status == FAILED:
             raise TransportFailed(
                 f"process {self._owner.pid} could not copy the memory of its GPU (CUDA error "
@@ -188,7 +188,7 @@ class TcpLink:
 def _fill(connection: Connection, memory: memoryview, deadline: float) -> None:
     connection.until(deadline)
     if not connection.receive(memory, deadline):
-        raise ConnectionResetError("it was closed from over there")
+        raise ConnectionResetError("the other process closed the connection")
 
 
 def _drop(connection: Connection | None) -> None:

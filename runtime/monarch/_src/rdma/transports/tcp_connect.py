@@ -1,13 +1,13 @@
-"""Who connects to whom over TCP, and the server of this process, made when it is first needed.
+"""Makes TCP connections in either direction, and the server of this process on first use.
 
 Runs in: any process, on threads that may block. Owns: the TcpServer.
-Usually who wants bytes dials who has them, at the addresses that others are told of its worker.
-A client, and the processes of its host, nobody dials: they may be behind a firewall or a router,
-and have no address that means the same elsewhere. But they reach the workers, which is how these
-came to take part. So an owner there is asked, over the control plane, to *come*: it connects to
-where the asker listens, and shows a *ticket* that says what it comes for. What is moved then, and
-who waits for what, is as if it had been dialled. Where the client reaches workers through a gateway
-only, it and the processes of its host connect to them through that (`net.tunnel.local_socket`).
+Usually the process that wants bytes dials their owner, at the addresses that its worker announces.
+A client and the processes of its host are not dialled: they may be behind a firewall or a router,
+and have no address that is valid elsewhere. But they reach the workers, as they did to start the
+session. So such an owner is asked, over the control plane, to *come*: it connects to the address
+where the asking process listens, and shows a *ticket* that names the request. From then on the
+connection serves as if it had been dialled. If the client reaches workers only through a gateway,
+it and the processes of its host connect through that gateway too (`net.tunnel.local_socket`).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from monarch._src.rdma.transports.tcp_server import Requests, TcpServer
 from monarch._src.rdma.transports.tcp_sockets import LOOPBACK, Connector, Opener, Place, Through
 from monarch._src.wire.msgpack_text import UNREADABLE
 
-_REMEDY = "register what other hosts are to reach on a worker host that listens at a TCP address"
-_ARRIVES_S = 10.0  # from the owner's word that it has connected
+_REMEDY = "register memory for other hosts on a worker host that listens at a TCP address"
+_ARRIVES_S = 10.0  # from the owner's answer that it has connected
 _LEAST_S, _LONGEST_S = 0.1, 60.0
 
 
 class Invitation(msgspec.Struct, frozen=True, array_like=True):
-    """Connect to that place within so many seconds, and show the ticket to that incarnation."""
+    """Connect to that place within some seconds, and show the ticket to that incarnation."""
 
     place: Place
     incarnation: bytes
@@ -40,18 +40,18 @@ class Invitation(msgspec.Struct, frozen=True, array_like=True):
 
 
 def invitation(body: bytes) -> Invitation:
-    """ValueError if these bytes are no such thing, or it makes no sense."""
+    """The invitation in these bytes. Raises ValueError if they are not a valid one."""
     try:
         found = msgspec.msgpack.decode(body, type=Invitation)
     except UNREADABLE as error:
-        raise ValueError(f"this is no invitation: {error}") from None
+        raise ValueError(f"this is not an invitation: {error}") from None
     if not found.place.hosts or not 0 < found.within_s <= _LONGEST_S:
         raise ValueError(f"an invitation to {found.place.hosts} within {found.within_s} s")
     return found
 
 
 class Dialling:
-    """See the module's text."""
+    """Connects to other processes, and serves them; see the module's docstring."""
 
     def __init__(
         self, requests: Requests, host: str, serves_at: Callable[[], tuple[str, list[str]]],
@@ -59,12 +59,12 @@ class Dialling:
         seals: Callable[[], bool] = lambda: settings().rdma_encrypt_tcp,
     ) -> None:  # fmt: skip
         """Args:
-        requests: serves what is asked of this process.
-        host: what this host is called, in errors.
-        serves_at: where to listen for other hosts, and what they are to dial; see MeshSpec.
-        is_near: whether a node is of this host.
-        opener: what connects to other hosts, if the client is behind a gateway.
-        seals: whether what is moved between hosts is sealed.
+        requests: serves the requests to this process.
+        host: the name of this host, for errors.
+        serves_at: the address to listen at for other hosts, and those they dial; see MeshSpec.
+        is_near: whether a node is on this host.
+        opener: a function that connects to other hosts, if the client is behind a gateway.
+        seals: whether connections between hosts are encrypted.
         """
         self._requests = requests
         self._host = host
@@ -78,7 +78,7 @@ class Dialling:
 
     @property
     def serves(self) -> bool:
-        """Whether anybody has asked for our memory over TCP, or we for that of who comes to us."""
+        """Whether this process listens, to serve its memory or to be connected to by owners."""
         return self._server is not None
 
     def _served(self) -> TcpServer:
@@ -98,20 +98,20 @@ class Dialling:
     # --- as the owner -----------------------------------------------------------------------------
 
     def serve(self, peer: str) -> Place:
-        """Serve that node, from now on if not before: where it may dial, or why it may not."""
+        """Start to serve that node: the place for it to dial, or the reason why it may not."""
         if self._is_near(peer):
             return self._place(LOOPBACK, [LOOPBACK], sealed=False)
         bind, told = self._serves_at()
         if not told:
-            return Place([], why=f"{self._host} is not dialled by other hosts: its client runs "
-                         "there")  # fmt: skip
+            return Place([], why=f"other hosts do not dial {self._host}, where the client "
+                         "runs")  # fmt: skip
         return self._place(bind, told, sealed=self._seals())
 
     def come(self, body: bytes) -> bytes:
-        """Connect to who has asked for that. What is to be answered: why not, or nothing.
+        """Connect to the process that sent the invitation. Returns the answer: an error, or "".
 
         Raises:
-            ValueError: nothing that makes sense was asked.
+            ValueError: the invitation is unreadable.
         """
         asked = invitation(body)
         why = ""
@@ -124,22 +124,22 @@ class Dialling:
             why = f"{self._host} could not connect to {asked.place.text}: {error or 'no answer'}"
         return msgspec.msgpack.encode(why)
 
-    # --- as who wants bytes -----------------------------------------------------------------------
+    # --- as the process that wants bytes ----------------------------------------------------------
 
     def connector(
         self, said: Place, ask_to_come: Callable[[bytes, float], bytes], peer: str = ""
     ) -> Connector:
-        """How an owner, which that node is, is reached that has answered `serve` so.
+        """How to reach an owner whose answer to `serve` was `said`; `peer` is its node.
 
         Raises:
-            Broken: neither can be dialled, or this process leaves its session.
+            TransportFailed: neither side can be dialled, or this process is leaving its session.
         """
         if said.hosts:
             opener = None if self._is_near(peer) else self._opener()
             return said if opener is None else Through(said, opener)
         bind, told = self._serves_at()
         if not told:
-            raise TransportFailed(f"{said.why}; nor is {self._host}", _REMEDY)
+            raise TransportFailed(f"{said.why}; nor do they dial {self._host}", _REMEDY)
         own = self._place(bind, told, sealed=self._seals())
         server = self._server
         if server is None or not own.hosts:
@@ -147,7 +147,7 @@ class Dialling:
         return _Invited(server, own, self._requests.incarnation, ask_to_come)
 
     def close(self) -> None:
-        """Serve nobody any more. Idempotent."""
+        """Stop serving. Idempotent."""
         with self._lock:
             self._closed = True
             server = self._server
@@ -155,14 +155,14 @@ class Dialling:
             server.close()
 
     def forked(self) -> None:
-        """In a fork of this process: close its copies of what the server has open."""
+        """In a fork of this process: close the server's sockets here."""
         self._closed = True
         if self._server is not None:
             self._server.forked()
 
 
 class _Invited:
-    """See `Connector`: the owner is asked to connect to us."""
+    """A `Connector` that asks the owner to connect to this process."""
 
     def __init__(
         self, server: TcpServer, place: Place, incarnation: bytes,
@@ -175,7 +175,7 @@ class _Invited:
 
     @property
     def text(self) -> str:
-        return f"the owner, who is to connect to {self._place.text},"
+        return f"the owner, which has to connect to {self._place.text},"
 
     @property
     def sealed(self) -> bool:
@@ -184,7 +184,7 @@ class _Invited:
     def connect(self, deadline: float) -> Connection:
         expected = self._server.expect()
         try:
-            # A little less, so that its owner can still say why not.
+            # A little less, so that the owner can still report an error.
             within_s = min(max(_LEAST_S, 0.9 * (deadline - time.monotonic())), _LONGEST_S)
             asked = Invitation(self._place, self._incarnation, expected.ticket, within_s)
             answer = self._ask_to_come(msgspec.msgpack.encode(asked), deadline)

@@ -1,18 +1,18 @@
-"""What is said on a TCP connection of the data plane. No I/O.
+"""The messages on a TCP connection of the data plane. No I/O.
 
-A connection begins as `rdma.transports.tcp_sockets` says, and then carries one request after
-another.
+A connection begins as described in `rdma.transports.tcp_sockets`, and then carries one request
+after another.
 
-    request   magic, what, slot, incarnation, key, size of the region, offset, size   72 bytes
+    request   magic, kind, slot, incarnation, key, size of the region, offset, size   72 bytes
     answer    magic, status, bytes done; if a GPU failed, its error's number          16 bytes
     READ      answer, then the bytes
     WRITE     answer, then the requester sends the bytes, then another answer
-    ECHO      so many bytes there, the same back: the probe
-    HERE      not answered: from here on the requests go the other way; `key` is the ticket
-    PART      a piece of a payload, of which more is said behind the request: answer, then the bytes
+    ECHO      `size` bytes there, the same back: the probe
+    HERE      not answered: the requests now go in the other direction; `key` is the ticket
+    PART      a piece of a payload, with more fields after the request: answer, then the bytes
 
     PART      REQUEST: fd as slot, key and inode as key, size of the segment, offset in it, size
-              pid, part, word, where in the part, use                                32 bytes
+              pid, part, word, offset in the part, use                               32 bytes
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ ANSWER = struct.Struct("<4sIQ")
 PLACE = struct.Struct("<IIQQI4x")
 _KEY_AND_FILE = struct.Struct("<QQ")
 ECHO_BYTES = 4096
-HELLO_S = 10.0  # how long a connection may take to say its first request, or to be answered one
+HELLO_S = 10.0  # how long a connection may take for its first request, or for the first answer
 
 
 class Request(NamedTuple):
-    """What is asked of a server, once it was found to be the one that is meant."""
+    """A request to a server, after its incarnation has been checked."""
 
     what: int
     slot: int
@@ -44,11 +44,11 @@ class Request(NamedTuple):
     size: int
 
 
-class PartAsked(msgspec.Struct, frozen=True):
-    """A piece of a payload: so many bytes of that part, from `at` in it.
+class PartRequest(msgspec.Struct, frozen=True):
+    """A request for a piece of a payload: `size` bytes of a part, from `at` in it.
 
-    In another process's segment they are at `offset`; of the server's own payloads, `word` says
-    which is meant. For the others see `InSegment`.
+    In another process's segment the piece is at `offset`; for the server's own payloads, `word`
+    is the number of the payload. The other fields are those of `InSegment`.
     """
 
     pid: int
@@ -64,7 +64,7 @@ class PartAsked(msgspec.Struct, frozen=True):
     size: int
 
     def packed(self, incarnation: bytes) -> bytes:
-        """As it is said to the server of that incarnation."""
+        """The bytes of the request to the server of that incarnation."""
         key = _KEY_AND_FILE.pack(self.key, self.file)
         head = REQUEST.pack(
             MAGIC, PART, self.fd, incarnation, key, self.capacity, self.offset, self.size
@@ -72,8 +72,8 @@ class PartAsked(msgspec.Struct, frozen=True):
         return head + PLACE.pack(self.pid, self.part, self.word, self.at, self.use)
 
     @classmethod
-    def unpacked(cls, request: Request, place: bytes | bytearray) -> PartAsked:
-        """What such a request and the PLACE behind it say."""
+    def unpacked(cls, request: Request, place: bytes | bytearray) -> PartRequest:
+        """The request in a `Request` and the PLACE after it."""
         key, file = _KEY_AND_FILE.unpack(request.key)
         pid, part, word, at, use = PLACE.unpack(place)
         return cls(

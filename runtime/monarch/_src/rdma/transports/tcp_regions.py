@@ -1,9 +1,9 @@
-"""Registered memory, read and written over TCP by those to whom nothing faster leads.
+"""Registered memory, read and written over TCP by processes without a faster transport.
 
-The owner compares the key before it touches any memory. Bytes are received where they belong;
-nothing is acknowledged but the whole. The owner has let go of the region before it sends the last
-of what it answers: whoever drops the region then must not take this connection, which is its
-requester's for what comes next, for one that still uses it.
+The owner compares the key before it touches any memory. Bytes are received in their final place;
+only the whole request is acknowledged. The owner releases the region before it sends the last bytes
+of an answer. So if the region is dropped after that, the drop does not hang up this connection,
+which the requester may already use for its next request.
 
 Runs in: the owner, on the threads of its `TcpServer`.
 """
@@ -30,11 +30,11 @@ from monarch._src.rdma.transports.tcp_protocol import (
 from monarch._src.rdma.transports.tcp_server import answer
 
 log = logging.getLogger("monarch.data")
-_LAST = 1 << 12  # bytes of a READ that are sent once the region is let go of
+_LAST = 1 << 12  # bytes of a READ that are sent after the region is released
 
 
 class RegionRequests:
-    """See `Requests`: READ and WRITE."""
+    """Serves requests of kinds READ and WRITE; see `Requests`."""
 
     kinds = (READ, WRITE)
 
@@ -43,7 +43,7 @@ class RegionRequests:
 
     @property
     def incarnation(self) -> bytes:
-        """That of this process's memory."""
+        """The incarnation of this process's data plane."""
         return self._regions.owner.incarnation
 
     def serve(self, connection: Connection, request: Request) -> bool:
@@ -116,7 +116,7 @@ class RegionRequests:
                 return False
         except GpuError as error:
             log.warning("serving memory of GPU %d failed: %s", device.ordinal, error)
-            if begun:  # what is said now would be taken for bytes
+            if begun:  # the requester would take an answer for bytes
                 return False
             let_go()
             answer(connection, FAILED, error.number if isinstance(error, CudaError) else 0)

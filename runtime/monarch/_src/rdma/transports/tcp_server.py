@@ -1,16 +1,16 @@
-"""Accepts TCP connections of the data plane, and serves the requests that come by them.
+"""Accepts TCP connections of the data plane, and serves the requests that arrive over them.
 
-The owner serves on threads of its own, so its actors need not run; the interpreter's lock they do
-need, between system calls. Who made a connection does not matter once it is there: an owner that
-nobody can dial connects to who has asked for it (`rdma.transports.tcp_connect`), and begins by
-saying so, with the ticket that it was given. What is said: `rdma.transports.tcp_protocol`. Which
-requests there are, an object of the owner says: for registered memory
+The owner serves on threads of their own, so its actors need not run; but these threads need the GIL
+between system calls. Once a connection exists it does not matter which side made it: an owner that
+cannot be dialled connects to the process that asked for it (`rdma.transports.tcp_connect`), and
+begins with a request HERE and the ticket that it was given. The messages are described in
+`rdma.transports.tcp_protocol`. An object of the owner handles the requests: for registered memory
 `rdma.transports.tcp_regions`, for payloads `bulk.server`.
 
-The server compares the incarnation before anything else, and hangs up on what is no request.
+The server checks the incarnation first, and closes connections that send anything but requests.
 
-Runs in: the owner, one thread an address to accept and one a connection, from the first request for
-its address on.
+Runs in: the owner, from the first request for its address on; one thread for each address accepts,
+and one serves each connection.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ _NO_ROOM_S = 0.05
 
 
 class Requests(Protocol):
-    """Serves the requests that come by a server's connections, on the threads of these.
+    """Serves the requests that arrive over a server's connections, on their threads.
 
-    incarnation: of who is meant; others are hung up on. kinds: of requests.
+    incarnation: that of this process; requests for another are refused. kinds: those served here.
     """
 
     @property
@@ -67,12 +67,12 @@ class Requests(Protocol):
     def kinds(self) -> Sequence[int]: ...
 
     def serve(self, connection: Connection, request: Request) -> bool:
-        """Serve one request; False to hang up. OSError: the other side has gone."""
+        """Serve one request; False closes the connection. OSError: the other side has closed it."""
         ...
 
 
 class TcpServer:
-    """Serves requests to this process, at the addresses that it is told to listen at."""
+    """Serves requests to this process, at one or several addresses."""
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
@@ -85,10 +85,10 @@ class TcpServer:
         self._expected: dict[bytes, Expected] = {}  # by ticket
 
     def place(self, host: str, told: Sequence[str], *, sealed: bool) -> Place:
-        """Listen at that address, if nobody does yet: what is to be told of it.
+        """Listen at that address, unless the server does already. Returns the place to announce.
 
         Raises:
-            OSError: it cannot be listened at.
+            OSError: the server cannot listen there.
         """
         at = host, sealed
         with self._lock:
@@ -114,7 +114,7 @@ class TcpServer:
                     return
                 if self._refusals.note("accept"):
                     log.warning("accepting a connection failed", exc_info=True)
-                time.sleep(_NO_ROOM_S)  # no descriptor is free, and none will be at once
+                time.sleep(_NO_ROOM_S)  # the descriptors are used up, and stay so for a while
                 continue
             ends = _Ends(partial(hang_up, made), made.close)
             if not self._begin(partial(self._meet, made, sealed), ends):
@@ -122,7 +122,7 @@ class TcpServer:
                 return
 
     def _begin(self, serve: Callable[[], None], ends: _Ends) -> bool:
-        """Have a thread serve a connection; False if we serve nobody any more."""
+        """Serve a connection on a new thread; False if the server is closed."""
         thread = threading.Thread(target=serve, name="monarch-data-serve", daemon=True)
         with self._lock:
             if self._closed:
@@ -132,14 +132,14 @@ class TcpServer:
         return True
 
     def _meet(self, made: socket.socket, sealed: bool) -> None:
-        """Serve who has connected, if he is a peer."""
+        """Authenticate a connection, then serve it."""
         connection = None
         try:
             tune(made)
-            made.settimeout(HELLO_S)  # who is no peer must not hold a thread
+            made.settimeout(HELLO_S)  # a stranger must not hold a thread
             connection = admit(made, self._secret, sealed=sealed)
         except OSError:
-            pass  # it went
+            pass  # the other side has closed it
         finally:
             if connection is None:
                 self._forget()
@@ -153,7 +153,7 @@ class TcpServer:
             while self._request(connection):
                 connection.limit(None)
         except OSError:
-            pass  # it went; what it was doing is its own trouble
+            pass  # the other side has closed it, and handles its own failure
         finally:
             self._forget()
             connection.close()
@@ -163,22 +163,22 @@ class TcpServer:
             del self._serving[threading.current_thread()]
 
     def _request(self, connection: Connection) -> bool:
-        """Serve one request; False to hang up."""
+        """Serve one request; False to close the connection."""
         head = bytearray(REQUEST.size)
         if not connection.receive(memoryview(head)):
             return False
         magic, what, slot, incarnation, key, whole, offset, size = REQUEST.unpack(head)
         if magic != MAGIC or not (what in (ECHO, HERE) or what in self._requests.kinds):
-            self._refuse(connection, "what it says is no request")
+            self._refuse(connection, "it sent bytes that are not a request")
             return False
         if not same(incarnation, self._requests.incarnation):
-            self._refuse(connection, "it takes this for another process")
+            self._refuse(connection, "its request is for another process")
             answer(connection, WRONG_PROCESS)
             return False
         if what == HERE:
             with self._lock:
                 expected = self._expected.pop(key, None)
-            if expected is not None:  # otherwise it is not waited for any more
+            if expected is not None:  # otherwise the request was given up
                 expected.came.put(connection.again())
             return False
         if what == ECHO:
@@ -205,10 +205,10 @@ class TcpServer:
         deadline: float,
         opener: Opener | None = None,
     ) -> None:
-        """Connect to a process that cannot connect to us, and serve it. `opener`: see `dial`.
+        """Connect to a process that cannot dial this one, and serve it. `opener`: see `dial`.
 
         Raises:
-            OSError: it cannot be reached.
+            OSError: the process cannot be reached.
         """
         connection = dial(place, deadline, opener)
         try:
@@ -222,16 +222,16 @@ class TcpServer:
             raise ConnectionError("it has left its session")
 
     def expect(self) -> Expected:
-        """A connection that its owner makes is to come, under a ticket that nobody else knows."""
+        """Expect a connection from an owner; it has to show the secret ticket of the result."""
         expected = Expected()
         with self._lock:
             if self._closed:
-                raise ConnectionError("this process leaves its session")
+                raise ConnectionError("this process is leaving its session")
             self._expected[expected.ticket] = expected
         return expected
 
     def expect_no_more(self, expected: Expected) -> None:
-        """What has not been taken of it by now is hung up on."""
+        """Stop to expect it. Connections that arrived but were not taken are closed."""
         with self._lock:
             self._expected.pop(expected.ticket, None)
         while not expected.came.empty():
@@ -251,7 +251,7 @@ class TcpServer:
             for ends in self._serving.values():
                 ends.hang_up()
         for listener, acceptor in self._listeners.values():
-            hang_up(listener)  # which wakes the thread that accepts
+            hang_up(listener)  # wakes the accepting thread
             acceptor.join()
             listener.close()
         for thread in ending:
@@ -267,34 +267,34 @@ class TcpServer:
 
 
 class _Ends(NamedTuple):
-    """What ends all that blocks in a connection, at both ends; what closes it in this process."""
+    """Functions to shut a connection down at both ends, and to close it in this process."""
 
     hang_up: Callable[[], None]
     close: Callable[[], None]
 
 
 class Expected:
-    """A connection that the other side is to make; None comes if nobody waits for it any more."""
+    """A connection that another process makes; `came` gets None if the server closes."""
 
     def __init__(self) -> None:
         self.ticket = os.urandom(KEY_BYTES)
         self.came: queue.SimpleQueue[Connection | None] = queue.SimpleQueue()
 
     def taken(self, deadline: float) -> Connection:
-        """The connection, once it is there.
+        """Wait for the connection.
 
         Raises:
-            OSError: it has not come by then.
+            OSError: it has not come by the deadline.
         """
         try:
             connection = self.came.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
             connection = None
         if connection is None:
-            raise ConnectionError("the connection that its owner has made did not arrive")
+            raise ConnectionError("the connection of the owner did not arrive")
         return connection
 
 
 def answer(connection: Connection, status: int, done: int = 0) -> None:
-    """Say how a request went."""
+    """Send the status of a request."""
     connection.send(ANSWER.pack(MAGIC, status, done))

@@ -1,16 +1,16 @@
-"""Sockets of the data plane: where they listen, how they are reached, who may speak.
+"""Sockets of the data plane: listening, dialling, authentication.
 
 Runs in: any process, on threads that may block. Owns nothing.
-Where a process serves, and a *secret*, the control plane tells: encrypted between hosts. On each
-connection both sides prove that they know it, and neither says it. So who only listens on the wire
-can open no connection of his own, whatever he has heard.
+The control plane, which is encrypted between hosts, announces the address of a server and a
+*secret*. On each connection both sides prove that they know the secret, without sending it. So an
+eavesdropper cannot open a connection, whatever it has recorded.
 
     server    greeting, 16 random bytes
     client    16 random bytes, proof of the secret over both (32 bytes)
     server    proof of the secret over both the other way round (32 bytes)
 
-Where the control plane says so as well, which is between hosts, all that follows is sealed, in
-either direction with a key of its own: the secret's over the random bytes of client and server.
+If the announcement says so, which it does between hosts, the rest of the connection is encrypted.
+Each direction has its own key, derived from the secret and the random bytes of both sides.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ _NONCE = 16
 _PROOF = 32
 _GREETING = b"MRDM"
 _SOCKET_BYTES = 1 << 22
-_SILENT_MS = 20_000  # a host that acknowledges nothing for so long is lost
-# Connects to that host and port until then; raises OSError. For who cannot do so directly.
+_SILENT_MS = 20_000  # a host that acknowledges nothing for that long is lost
+# Connects to that host and port by a deadline; raises OSError. Used where dialling is impossible.
 Opener: TypeAlias = "Callable[[str, int, float], socket.socket]"
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """Where a process serves: the addresses to try, in order; none, and why."""
+    """Where a process serves: addresses to try in order; or none, and the reason."""
 
     hosts: list[str]
     port: int = 0
     secret: bytes = b""
     why: str = ""
-    sealed: bool = False  # what is moved
+    sealed: bool = False  # whether transfers are encrypted
 
     @property
     def text(self) -> str:
-        """For errors; the secret is not in it."""
+        """A description for errors, without the secret."""
         return " or ".join(f"[{h}]:{self.port}" if ":" in h else f"{h}:{self.port}"
                            for h in self.hosts)  # fmt: skip
 
@@ -66,9 +66,9 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Connector(Protocol):
-    """How a connection to who has the memory comes about.
+    """Makes connections to the owner of memory.
 
-    text: with whom, for errors. sealed: whether only the two ends can read what goes over it.
+    text: a description of the owner, for errors. sealed: whether connections are encrypted.
     """
 
     @property
@@ -78,29 +78,30 @@ class Connector(Protocol):
     def sealed(self) -> bool: ...
 
     def connect(self, deadline: float) -> Connection:
-        """A new one, proven to be with that process.
+        """A new, authenticated connection to that process.
 
         Raises:
-            OSError: there is none to be had; TimeoutError: in time. Gone, TooLate: see `transport`.
+            OSError: it cannot be made; TimeoutError: not by the deadline.
+            OwnerGone, DeadlineExceeded: see `base`.
         """
         ...
 
 
 class StrangerError(ConnectionError):
-    """Whoever answers there does not know the secret."""
+    """The process that answers at the address does not know the secret."""
 
 
 def listen(host: str) -> socket.socket:
-    """A listener at that address, or at every interface for `*`, at a port that is free.
+    """A listener at that address, or on every interface for `*`, at a free port.
 
     Raises:
-        OSError: it cannot be listened at.
+        OSError: it is impossible to listen there.
     """
     return listener_at(host, backlog=64)
 
 
 class Through:
-    """Who serves at that place, connected to in another way than directly."""
+    """A `Connector` to that place by an opener, such as a tunnel."""
 
     def __init__(self, place: Place, opener: Opener) -> None:
         self._place = place
@@ -120,11 +121,11 @@ class Through:
 
 
 def dial(place: Place, deadline: float, opener: Opener | None = None) -> Connection:
-    """A connection to who serves there, proven to be that.
+    """An authenticated connection to the process that serves at that place.
 
     Raises:
-        OSError: nobody could be reached at any of its addresses; TimeoutError: in time.
-        StrangerError: somebody else answers there.
+        OSError: no process answered at any of its addresses; TimeoutError: by the deadline.
+        StrangerError: another process answers there.
     """
     problem: OSError | None = None
     for at, host in enumerate(place.hosts):
@@ -145,7 +146,7 @@ def dial(place: Place, deadline: float, opener: Opener | None = None) -> Connect
                 connection.close()
             raise
     assert problem is not None
-    if isinstance(problem, TimeoutError):  # of one address; it is not the whole that is late
+    if isinstance(problem, TimeoutError):  # one address timed out, not the whole attempt
         raise ConnectionError(f"no answer from {place.text}") from problem
     raise problem
 
@@ -167,13 +168,13 @@ def _connected(host: str, port: int, deadline: float, opener: Opener | None) -> 
 def _introduced(connection: socket.socket, place: Place) -> Connection:
     hello = bytearray(len(_GREETING) + _NONCE)
     if not received(connection, memoryview(hello)) or not hello.startswith(_GREETING):
-        raise StrangerError("what listens there is no peer")
+        raise StrangerError("the process that listens there is not a peer")
     theirs, ours = bytes(hello[len(_GREETING) :]), os.urandom(_NONCE)
     connection.sendall(ours + _proof(place.secret, theirs, ours))
     proof = bytearray(_PROOF)
     known = received(connection, memoryview(proof))
     if not known or not same(bytes(proof), _proof(place.secret, ours, theirs)):
-        raise StrangerError("another process listens where it did")
+        raise StrangerError("another process listens at its address now")
     if not place.sealed:
         return proven(connection, None)
     by_client, by_server = _keys(place.secret, ours, theirs)
@@ -181,7 +182,7 @@ def _introduced(connection: socket.socket, place: Place) -> Connection:
 
 
 def admit(connection: socket.socket, secret: bytes, *, sealed: bool) -> Connection | None:
-    """Who has connected, if he knows the secret."""
+    """The connection of that socket, if the other side knows the secret; otherwise None."""
     ours = os.urandom(_NONCE)
     connection.sendall(_GREETING + ours)
     hello = bytearray(_NONCE + _PROOF)
@@ -202,7 +203,7 @@ def _proof(secret: bytes, one: bytes, other: bytes) -> bytes:
 
 
 def _keys(secret: bytes, of_client: bytes, of_server: bytes) -> tuple[bytes, bytes]:
-    """What the client seals with, and what the server does."""
+    """The keys with which the client and the server encrypt."""
     both = of_client + of_server
     by_client, by_server = (
         blake2b(both, key=secret, person=who, digest_size=KEY_BYTES).digest()
@@ -212,14 +213,14 @@ def _keys(secret: bytes, of_client: bytes, of_server: bytes) -> tuple[bytes, byt
 
 
 def tune(connection: socket.socket) -> None:
-    """Set what a socket of the data plane has set; one that only leads to it needs none of it."""
+    """Set the options of a socket of the data plane. A local socket to a tunnel needs none."""
     if connection.family == socket.AF_UNIX:
         return
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (("TCP_USER_TIMEOUT", _SILENT_MS), ("TCP_KEEPIDLE", 5),
                           ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):  # fmt: skip
-        if hasattr(socket, option):  # as the system has them
+        if hasattr(socket, option):  # systems differ
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         connection.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BYTES)

@@ -1,10 +1,10 @@
-"""A card that this process has open, the memory that it may use, and one thread for completions.
+"""An open card, the local memory that it may use, and one thread for completions.
 
-Runs in: any process that moves bytes over a card or whose memory is moved over one; the poller is
-a thread of its own that sleeps until a completion channel has something.
-Owns: a context, a protection domain, registrations of our own memory, the poller.
-Invariants: a registration ends before the memory that it pins is free to be used otherwise; one
-poller a card, whatever the number of peers.
+Runs in: any process that moves bytes over a card or whose memory is moved over one. The poller is a
+thread of its own, which sleeps until a completion channel is readable.
+Owns: a context, a protection domain, registrations of local memory, the poller.
+Invariants: a registration ends before the memory that it pins may be used otherwise. There is one
+poller for each card, however many peers there are.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from monarch._src.rdma.verbs.pyverbs import verbs
 
 
 class Watched(Protocol):
-    """What the poller looks after."""
+    """An object with a descriptor that the poller watches."""
 
     fd: int
 
     def on_events(self) -> None:
-        """Its descriptor is readable."""
+        """Handle that the descriptor is readable."""
         ...
 
 
 class Card:
-    """See the module's text. Raises Broken: there is none that can be used."""
+    """The card of this process. Raises TransportFailed if there is none that can be used."""
 
     def __init__(self) -> None:
         place, reason = choose(sysfs.devices())
@@ -46,7 +46,7 @@ class Card:
         self.verbs = verbs()
         self.context, self.domain, self.limits = self.verbs.open(place.device, place.port)
         self._own: dict[tuple[int, bool], tuple[weakref.ref[Any], Any, int, int]] = {}
-        self.registered = 0  # registrations of our own memory, ever
+        self.registered = 0  # registrations of local memory so far
         self._closed = False
         self._watched: dict[int, Watched] = {}
         self._poll = select.epoll()
@@ -56,7 +56,7 @@ class Card:
         self._poller.start()
 
     def queue_pairs(self, count: int, queue: Any, depth: int) -> list[Any]:
-        """So many, to be connected. Raises Broken."""
+        """That many queue pairs, to be connected. Raises TransportFailed."""
         pairs: list[Any] = []
         try:
             while len(pairs) < count:
@@ -67,25 +67,25 @@ class Card:
         return pairs
 
     def destroy(self, pairs: Sequence[Any]) -> None:
-        """No request is left behind that the card would still work on."""
+        """Destroy queue pairs; the card stops to work on their requests."""
         for pair in pairs:
             self.verbs.close(pair)
 
     def ends(self, pairs: Sequence[Any], first: Sequence[int]) -> Ends:
-        """Our side of queue pairs that are to be connected."""
+        """The local side of queue pairs that are to be connected."""
         numbers = tuple((pair.qp_num, n) for pair, n in zip(pairs, first, strict=True))
         limits = self.limits
         return Ends(self.place, limits.mtu, limits.reads_out, limits.reads_in, numbers)
 
-    # --- our own memory ---------------------------------------------------------------------------
+    # --- local memory -----------------------------------------------------------------------------
 
     def key_of(
         self, memory: Memory, address: int, nbytes: int, *, writable: bool
     ) -> tuple[int, Any]:
-        """The card's key of bytes of our own memory, and what to close after use, if anything.
+        """The card's key of local memory, and the registration to close after use, if any.
 
-        The registration of a storage is kept until its end, which it tells. What tells nobody of
-        its end is registered for one transfer.
+        The registration of a storage is kept until the storage ends, which a weak reference
+        reports. Other memory is registered for one transfer.
         """
         writable = writable and not memory.readonly
         root = memory.root
@@ -113,7 +113,7 @@ class Card:
         return self.verbs.register(self.domain, start, size, writable=writable, remote=False)
 
     def _freed(self, key: tuple[int, bool], ref: weakref.ref[Any]) -> None:
-        """A storage is about to be freed: on whichever thread, whatever that holds. No lock."""
+        """A storage is about to be freed: on any thread, under any lock. Takes no lock."""
         known = self._own.get(key)
         if known is not None and known[0] is ref and not self._closed:
             del self._own[key]
@@ -122,12 +122,12 @@ class Card:
     # --- the poller -------------------------------------------------------------------------------
 
     def watch(self, channel: Watched) -> None:
-        """Have the poller look after it."""
+        """Have the poller watch its descriptor."""
         self._watched[channel.fd] = channel
         self._poll.register(channel.fd, select.EPOLLIN)
 
     def unwatch(self, channel: Watched) -> None:
-        """Before its descriptor is closed. Idempotent."""
+        """Stop to watch it. Call it before the descriptor is closed. Idempotent."""
         if self._watched.get(channel.fd) is channel:
             del self._watched[channel.fd]
             self._poll.unregister(channel.fd)
@@ -140,7 +140,7 @@ class Card:
                     channel.on_events()
 
     def close(self) -> None:
-        """Give it back, when no channel is open any more. Idempotent."""
+        """Close the card. No channel may be open any more. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -156,5 +156,5 @@ class Card:
 
 
 def first_packet() -> int:
-    """A number that nobody guesses for the first packet of a connection: 24 bits."""
+    """An unpredictable number for the first packet of a connection: 24 bits."""
     return int.from_bytes(os.urandom(3), "big")

@@ -1,9 +1,9 @@
-"""A connection to one peer over several queue pairs: requests posted, completions counted.
+"""A connection to one peer over several queue pairs: posts requests, counts completions.
 
-Runs in: threads that move bytes post and wait; the card's poller handles completions and posts what
-is next. Owns: a completion channel, a completion queue, queue pairs.
-Invariants: a queue pair is used under the lock of its channel only; once a channel is cut its queue
-pairs are destroyed, so the card touches no memory for it any more.
+Runs in: threads that move bytes post and wait; the card's poller handles completions and posts
+further requests. Owns: a completion channel, a completion queue, queue pairs.
+Invariants: a queue pair is used only under the lock of its channel. Once a channel is cut, its
+queue pairs are destroyed, so the card touches no memory for it any more.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from monarch._src.rdma.verbs.protocol import Ends
 from monarch._src.rdma.verbs.scheduler import Chunk, Traffic, Transfer
 
 LANES = 4
-DEPTH = 16  # requests on a queue pair at once: of 1 MiB each, more than any wire holds
-GRACE_S = 1.0  # for what is on its way when a deadline passes
+DEPTH = 16  # open requests on a queue pair: at 1 MiB each, enough for any network
+GRACE_S = 1.0  # for requests on their way when a deadline passes
 _BATCH = 32
 
 
 class Channel:
-    """See the module's text. Raises Broken when the card refuses."""
+    """A connection to one peer. Raises TransportFailed if the card refuses."""
 
     def __init__(self, card: Card, name: bytes) -> None:
         self.card = card
@@ -52,20 +52,20 @@ class Channel:
         self.ends = card.ends(self._pairs, self._first)
 
     def connect(self, theirs: Ends) -> None:
-        """Both sides have queue pairs: ours may be used from here on. Raises Broken."""
+        """Connect the queue pairs with those of the other side. Raises TransportFailed."""
         connect_all(self.card, self._pairs, self._first, theirs)
         self.card.watch(self)
 
     @property
     def why(self) -> str | None:
-        """Why it can be used no more, if so."""
+        """Why it is unusable, if it is."""
         return self._traffic.why
 
     def move(self, way: str, chunks: Sequence[Chunk], deadline: float) -> Transfer:
-        """Move all of it, and return when nothing of it is on its way any more.
+        """Move all chunks; returns when none of them is on its way any more.
 
         Raises:
-            TooLate: the deadline has passed.
+            DeadlineExceeded: the deadline has passed.
         """
         if time.monotonic() > deadline:
             raise DeadlineExceeded
@@ -99,19 +99,19 @@ class Channel:
                 return
 
     def on_events(self) -> None:
-        """Completions may have come. On the card's poller."""
+        """Handle completions. Called on the card's poller."""
         with self._moved:
             if self._traffic.why is not None:
                 return
             try:
                 self._verbs.take_event(self._events, self._queue)
-                self._verbs.arm(self._queue)  # first, so that what comes meanwhile is told of
+                self._verbs.arm(self._queue)  # before it polls, so that no completion is missed
                 ended = False
                 while self._traffic.why is None:
                     found = self._verbs.poll(self._queue, _BATCH)
                     for completion in found:
                         if completion.status:
-                            struck = self._traffic.fell(
+                            struck = self._traffic.failed(
                                 completion.number, completion.status, completion.text
                             )
                             ended |= bool(struck)
@@ -128,7 +128,7 @@ class Channel:
                 self._moved.notify_all()
 
     def cut(self, why: str) -> None:
-        """Let nothing move here any more; who waits is told. Idempotent."""
+        """End the channel; waiting transfers end too. Idempotent."""
         with self._moved:
             self._cut(why)
 
@@ -147,7 +147,7 @@ class Channel:
 
 
 def connect_all(card: Card, pairs: Sequence[Any], first: Sequence[int], theirs: Ends) -> None:
-    """Connect each of our queue pairs with the one of theirs that has its place."""
+    """Connect each local queue pair with the other side's at the same index."""
     if len(theirs.pairs) != len(pairs):
         raise TransportFailed(f"{len(theirs.pairs)} queue pairs there, {len(pairs)} here")
     own = card.place.port, card.place.gid

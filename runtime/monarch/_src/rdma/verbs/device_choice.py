@@ -1,14 +1,14 @@
-"""Which card, which port and which of its addresses (GIDs) bytes should go over. No I/O.
+"""Chooses the card, the port and its address (GID) for transfers. No I/O.
 
-Both sides choose by the same rule, so two hosts that are built alike choose alike. A port must be
-active. InfiniBand comes before Ethernet, more gigabits before fewer, then the order of the names.
-On Ethernet RoCE v2 comes before v1, which no router passes on; of its GIDs the one of an IPv4
-address, then one of a global IPv6 address, then the one of the link.
+Both sides choose by the same rule, so two hosts with the same hardware make the same choice. A port
+must be active. InfiniBand comes before Ethernet, a faster port before a slower one, then the names
+decide. On Ethernet RoCE v2 comes before v1, which routers do not forward; of its GIDs the one of an
+IPv4 address comes first, then one of a global IPv6 address, then the link-local one.
 
-A `Nature` says how a kind of card would be driven. The rest of this package drives one: reliable
-connections (RC), which InfiniBand, RoCE and iWARP cards have, whichever maker; ROCm uses them too,
-with memory of its GPUs. EFA has reliable datagrams of its own (SRD) and no RDMA WRITE on older
-models: it is described, and refused with that reason.
+A `Nature` describes how to drive a kind of card. This package drives one kind: reliable connections
+(RC), which InfiniBand, RoCE and iWARP cards of all makers have; ROCm uses them too, with memory of
+its GPUs. EFA has reliable datagrams of its own (SRD), and older models no RDMA WRITE: such a card
+is described, and refused with that reason.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GidKind = Literal["IB", "RoCE v1", "RoCE v2"]
 
 
 class Nature(msgspec.Struct, frozen=True):
-    """How a kind of card is driven. `queue_pair`: RC or SRD. `driven`: whether we do."""
+    """How a kind of card is driven. `queue_pair`: RC or SRD. `driven`: whether we support it."""
 
     name: str
     queue_pair: str
@@ -35,8 +35,8 @@ class Nature(msgspec.Struct, frozen=True):
 RC = Nature("a card with reliable connections", "RC", True)
 EFA = Nature(
     "EFA", "SRD", False,
-    "an Elastic Fabric Adapter has reliable datagrams (SRD) and no reliable connections; this "
-    "version drives those only",
+    "an Elastic Fabric Adapter has reliable datagrams (SRD) and no reliable "
+    "connections, which this version needs",
 )  # fmt: skip
 
 
@@ -49,19 +49,19 @@ class Gid(msgspec.Struct, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing stands in that place of the table."""
+        """Whether its place in the table is empty."""
         return not int(self.value, 16)
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """The smaller, the better."""
+        """The sort key; smaller is better."""
         address = ipaddress.IPv6Address(bytes.fromhex(self.value))
         reach = 0 if address.ipv4_mapped is not None else 2 if address.is_link_local else 1
         return (self.kind == "RoCE v1"), reach, self.index
 
 
 class Port(msgspec.Struct, frozen=True):
-    """A port of a card as the kernel shows it; `gbps` is its rate."""
+    """A port of a card, as reported by the kernel; `gbps` is its rate."""
 
     number: int
     state: str  # ACTIVE, DOWN, INIT, ARMED
@@ -72,7 +72,7 @@ class Port(msgspec.Struct, frozen=True):
 
 
 class Device(msgspec.Struct, frozen=True):
-    """A card. `usable`: why this process may not open it, or empty."""
+    """A card. `unusable`: why this process may not open it, or empty."""
 
     name: str
     driver: str
@@ -81,12 +81,12 @@ class Device(msgspec.Struct, frozen=True):
 
     @property
     def nature(self) -> Nature:
-        """How it is driven."""
+        """The kind of card, by its driver."""
         return EFA if self.driver == "efa" else RC
 
 
 class Place(msgspec.Struct, frozen=True):
-    """What was chosen."""
+    """The chosen card, port and address."""
 
     device: str
     port: int
@@ -96,13 +96,13 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """For reports."""
+        """A description for reports."""
         how = self.gid.kind if self.link_layer == "Ethernet" else "InfiniBand"
         return f"{self.device} port {self.port} ({how})"
 
 
 def choose(devices: Iterable[Device]) -> tuple[Place | None, str]:
-    """The best place there is, or None and why none of them will do."""
+    """The best place; or None, and the reasons against each card."""
     found: list[tuple[tuple[int, float, str, int], Place]] = []
     reasons: list[str] = []
     for device in devices:
@@ -125,11 +125,11 @@ def choose(devices: Iterable[Device]) -> tuple[Place | None, str]:
 
 
 def gid_of(port: Port) -> tuple[Gid | None, str]:
-    """The address of a port to be used, or None and why there is none."""
+    """The best address of a port; or None, and the reason."""
     if port.state != "ACTIVE":
         return None, f"its state is {port.state}"
     if port.link_layer == "InfiniBand" and not port.lid:
-        return None, "it has no LID: no subnet manager has been here"
+        return None, "it has no LID: no subnet manager has configured it"
     if port.link_layer == "Unspecified":
         return None, "its link layer is neither InfiniBand nor Ethernet"
     gids = [gid for gid in port.gids if not gid.is_empty]
@@ -141,7 +141,7 @@ def gid_of(port: Port) -> tuple[Gid | None, str]:
 
 
 def why_not_together(ours: Place, link_layer: str, kind: str) -> str:
-    """Why a card of ours cannot reach one of such a port; empty if it can."""
+    """Why the local card cannot reach a port of that kind; empty if it can."""
     if ours.link_layer != link_layer:
         return f"our card is on {ours.link_layer}, theirs on {link_layer}"
     if link_layer == "Ethernet" and ours.gid.kind != kind:
@@ -150,5 +150,5 @@ def why_not_together(ours: Place, link_layer: str, kind: str) -> str:
 
 
 def mtu_of(sizes: Sequence[int]) -> int:
-    """The largest packet that all of these take, of those that there are."""
+    """The largest packet size that all of these allow."""
     return max((size for size in (256, 512, 1024, 2048, 4096) if size <= min(sizes)), default=256)

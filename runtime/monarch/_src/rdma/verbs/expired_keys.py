@@ -1,10 +1,10 @@
-"""Keys of remote memory that are expired, and may still be known to somebody. No I/O.
+"""Keys of remote memory that have expired, but may still be known to a peer. No I/O.
 
-A card gives a registered region a key of 32 bits (rkey) and checks it with every packet; when the
-registration ends, so does the key. But a card may give the same number again, and then a peer that
-remembers the old one would reach the new memory. So a key that a peer was told is written down when
-it ends, and no new registration is told to anybody under such a number while a queue pair of those
-days lives. When there are too many of them, the queue pairs are closed, and all is forgotten.
+A card gives a registered region a key of 32 bits (rkey) and checks it with every packet. The key
+expires when the registration ends. But the card may issue the same number again, and then a peer
+that remembers the old key would reach the new memory. So when a key expires that a peer knows, it
+is recorded, and no new registration with that number is granted while a queue pair of that time
+exists. When there are too many such keys, all queue pairs are closed, and the record is cleared.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MOST = 1 << 16
 
 
 class ExpiredKeys:
-    """See the module's text."""
+    """The record of expired keys."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
@@ -26,10 +26,10 @@ class ExpiredKeys:
         return len(self._keys)
 
     def ended(self, key: int) -> bool:
-        """A key that somebody was told is valid no more. True: close all queue pairs, `forget`."""
+        """Record that a key has expired. True: close all queue pairs, then call `forget`."""
         self._keys.add(key)
         return len(self._keys) >= self._most
 
     def forget(self) -> None:
-        """Nobody has a queue pair to us who could remember any."""
+        """Clear the record: no peer with a queue pair can remember a key."""
         self._keys.clear()

@@ -1,15 +1,15 @@
-"""Which regions of this process peers may reach over its card, and under which key of the card.
+"""The regions that peers may reach over the card of this process, and the card's keys for them.
 
-A region is registered with the card when the first peer asks for it, its whole storage at once, and
-the peer is told where it lies and the key. The card checks the key with every packet, so the owner
-need not run. When the region is dropped or its memory ends, the registration ends first; what else
-lies in that storage is registered anew, under another key, when somebody asks again. So a peer that
-finds its key refused asks: either the handle is stale, or there is a new key.
+When the first peer asks for a region, its whole storage is registered with the card, and the peer
+gets the address and the key. The card checks the key with every packet, so the owner need not run.
+When a region is dropped or its memory ends, the registration ends first; other regions of that
+storage are registered anew, under another key, when a peer asks again. So a peer whose key was
+refused asks the owner: the handle has expired, or there is a new key.
 
 Runs in: the owner; `retired` on any thread, at any moment.
-Invariants: all of it is done under the lock of the Regions, which is the one that the end of memory
-takes; a key that was told ends before the memory does, and is told for no other memory while a
-queue pair lives whose peer could remember it (`expired`).
+Invariants: everything happens under the lock of the Regions, the one that is taken when memory
+ends. A key that a peer knows ends before the memory does, and is granted for no other memory while
+a queue pair exists whose peer could remember it (`expired`).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class _Registration(msgspec.Struct, eq=False):
     mr: Any
     start: int
     size: int
-    slots: set[int] = msgspec.field(default_factory=set[int])  # those that somebody was told of
+    slots: set[int] = msgspec.field(default_factory=set[int])  # those that peers know
 
 
 class Grants:
-    """See the module's text."""
+    """Grants peers access to regions."""
 
     def __init__(self, card: Card, regions: Regions, cut_all: Callable[[], None]) -> None:
-        """`cut_all`: destroys every queue pair that peers have to us."""
+        """`cut_all`: destroys all queue pairs of peers to this process."""
         self._card = card
         self._regions = regions
         self._cut_all = cut_all
@@ -49,7 +49,7 @@ class Grants:
         regions.on_retired = self.retired
 
     def grant(self, want: Want) -> Grant:
-        """Where that region lies, and its key."""
+        """The address of that region, and its key."""
         with self._regions.lock:
             held = self._regions.hold(want.slot, want.key)
             if held is None:
@@ -57,7 +57,7 @@ class Grants:
             try:
                 if held.size != want.size:
                     return Grant(0, 0, stale=True)
-                if held.device is not None:  # who has its handle does not ask
+                if held.device is not None:  # a correct peer does not ask for it
                     return Grant(0, 0, reason="it is memory of a GPU")
                 found = self._of_slot.get(want.slot)
                 if found is None:
@@ -88,13 +88,13 @@ class Grants:
                 mr = card.verbs.register(card.domain, start, size, writable=writable, remote=True)
                 if mr.rkey not in self.expired:
                     return mr
-                spare.append(mr)  # kept until there is another, or that would be the same
+                spare.append(mr)  # kept for now, so that the card does not issue its key again
         finally:
             for mr in spare:
                 card.verbs.close(mr)
 
     def retired(self, slot: int) -> None:
-        """A region is out of the table, and its memory may be free in a moment."""
+        """A region has left the table; its memory may be freed next."""
         with self._regions.lock:
             found = self._of_slot.pop(slot, None)
             if found is None:
@@ -109,8 +109,8 @@ class Grants:
                 self._cut_all()
                 self.expired.forget()
 
-    def nobody_knows(self) -> None:
-        """The last peer's queue pairs are destroyed."""
+    def on_last_peer_gone(self) -> None:
+        """The queue pairs of the last peer have been destroyed."""
         with self._regions.lock:
             self.expired.forget()
 
@@ -124,7 +124,7 @@ class Grants:
             self._of_slot.clear()
 
     def validate(self) -> None:
-        """AssertionError if what is kept contradicts itself."""
+        """Raise AssertionError if the tables contradict each other."""
         with self._regions.lock:
             for slot, found in self._of_slot.items():
                 assert slot in found.slots

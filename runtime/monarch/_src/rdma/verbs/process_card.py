@@ -1,9 +1,9 @@
-"""The RDMA card of one process, for both sides of `ibverbs`: opened when it is first asked for.
+"""The RDMA card of one process, for both sides of `ibverbs`; opened on first use.
 
-Runs in: threads of the pool. Owns: the card, the server of queue pairs, a pidfd of every peer of
-this host that is connected to us.
-Invariants: without a card, or where it may not be used, nothing is opened and pyverbs not imported;
-a peer that has ended keeps no queue pair.
+Runs in: threads of the pool. Owns: the card, the server of queue pairs, a pidfd of every connected
+peer on this host.
+Invariants: without a card, or where it may not be used, nothing is opened and pyverbs is not
+imported. A peer that has ended has no queue pair here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from monarch._src.wire.messages import CONNECT, GRANT, HANG_UP
 
 
 class Watch:
-    """How the end of peers is noticed: by a descriptor, and by what the control plane knows."""
+    """Notices the ends of peers: by a descriptor, or by asking the control plane."""
 
     def __init__(
         self,
@@ -36,12 +36,12 @@ class Watch:
         knows: Callable[[str], bool],
         later: Callable[[Callable[[], None]], bool],
     ) -> None:
-        """`later`: has a thread that may wait run something."""
+        """`later`: runs a function on a thread that may block."""
         self.watch, self.unwatch, self.knows, self.later = watch, unwatch, knows, later
 
 
 class Cards:
-    """See the module's text."""
+    """The card of this process, and both sides of its connections."""
 
     def __init__(self, regions: Regions, watch: Watch) -> None:
         self._regions = regions
@@ -49,14 +49,14 @@ class Cards:
         self._lock = threading.Lock()
         self._card: Card | None = None
         self._server: VerbsServer | None = None
-        self._ends: dict[bytes, int] = {}  # pidfds of who is connected, by incarnation
+        self._ends: dict[bytes, int] = {}  # pidfds of connected peers, by incarnation
         self._closed = False
 
     def card(self) -> Card:
-        """Ours. Raises Broken."""
+        """The card of this process. Raises TransportFailed."""
         with self._lock:
             if self._closed:
-                raise TransportFailed("it leaves its session")
+                raise TransportFailed("it is leaving its session")
             if settings().rdma_disable_ibverbs:
                 raise TransportFailed("rdma_disable_ibverbs is True")
             if self._card is None:
@@ -72,10 +72,10 @@ class Cards:
         """A connection to the memory of that process. Raises as IbverbsLink does."""
         return IbverbsLink(owner, self._regions.owner, self.card(), ask, tell, gone, deadline)
 
-    # --- asked by others --------------------------------------------------------------------------
+    # --- requests of peers ------------------------------------------------------------------------
 
     def answer(self, what: int, body: bytes) -> bytes:
-        """What an owner says. ValueError: nothing that makes sense was asked."""
+        """The answer to a request of a peer. Raises ValueError if it is unreadable."""
         if what == CONNECT:
             return encode(self._connect(decode(body, Connect)))
         server = self._server
@@ -94,7 +94,7 @@ class Cards:
         self._sweep(server)
         answer = server.connect(said)
         if answer.ends is not None:
-            self._look_after(server, said.who)
+            self._watch_peer(server, said.who)
         return answer
 
     def _serving(self) -> VerbsServer:
@@ -102,12 +102,12 @@ class Cards:
         with self._lock:
             if self._server is None:
                 if self._closed:
-                    raise TransportFailed("it leaves its session")
+                    raise TransportFailed("it is leaving its session")
                 self._server = VerbsServer(card, self._regions)
             return self._server
 
-    def _look_after(self, server: VerbsServer, who: Owner) -> None:
-        """Notice the end of a peer of this host."""
+    def _watch_peer(self, server: VerbsServer, who: Owner) -> None:
+        """Watch a peer on this host for its end."""
         key = who.incarnation
         with self._lock:
             if key in self._ends or self._closed:
@@ -129,23 +129,23 @@ class Cards:
         self._watch.watch(end, ended)
 
     def _sweep(self, server: VerbsServer) -> None:
-        """Forget peers of other hosts that the control plane has given up."""
+        """Forget peers on other hosts that the control plane no longer knows."""
         for who in server.peers():
             if who.incarnation not in self._ends and not self._watch.knows(who.node):
                 server.forget(who.incarnation)
 
     @property
     def server(self) -> VerbsServer:
-        """What serves our memory. Raises Broken."""
+        """The server of local memory. Raises TransportFailed."""
         return self._serving()
 
     @property
     def connections(self) -> int:
-        """How many peers' connections lead here."""
+        """The number of connections from peers."""
         return 0 if self._server is None else self._server.connections
 
     def end_serving(self) -> None:
-        """No peer reaches our memory any more."""
+        """Destroy the connections of all peers."""
         with self._lock:
             self._closed = True
             server, ends = self._server, list(self._ends.values())
@@ -157,7 +157,7 @@ class Cards:
             server.close()
 
     def close(self) -> None:
-        """Give the card back, when none of our links is open. Idempotent."""
+        """Close the card. No link of this process may be open. Idempotent."""
         self.end_serving()
         card, self._card = self._card, None
         if card is not None:

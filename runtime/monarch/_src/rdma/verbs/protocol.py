@@ -1,8 +1,8 @@
-"""What the two sides of a connection of queue pairs say to each other. No I/O.
+"""The messages of the two sides of a connection of queue pairs. No I/O.
 
-These go as MessagePack in `body` of AskData and of its answer (`docs/reference/protocol.md`):
-CONNECT says `Connect` and is answered `Connected`, GRANT says `Wants` and is answered `Grants`,
-HANG_UP says the channel and is answered nothing.
+They are MessagePack in `body` of AskData and of its answer (`docs/reference/protocol.md`): CONNECT
+sends `Connect` and gets `Connected`, GRANT sends `Wants` and gets `Grants`, HANG_UP sends the name
+of the channel and gets no answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Ends(msgspec.Struct, frozen=True, array_like=True):
     """One side: its port, and for each queue pair its number and first packet number.
 
     `mtu`: bytes of the largest packet. `reads_out`, `reads_in`: how many READs a queue pair may
-    have under way, and serve, at once.
+    have open in each direction.
     """
 
     place: Place
@@ -33,7 +33,7 @@ class Ends(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Connect(msgspec.Struct, frozen=True, array_like=True):
-    """Who asks (a data plane, as an owner has it), under which name for this, and its side."""
+    """A request to connect: the name of the channel, the requester and its side."""
 
     channel: bytes
     who: Owner
@@ -41,7 +41,7 @@ class Connect(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Connected(msgspec.Struct, frozen=True, array_like=True):
-    """The owner's side, and where peers may try the connection; or why there is none."""
+    """The owner's side, and the memory for the probe; or the reason why there is no connection."""
 
     ends: Ends | None
     probe_address: int = 0
@@ -52,7 +52,7 @@ class Connected(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Want(msgspec.Struct, frozen=True, array_like=True):
-    """A handle, as far as the owner needs it."""
+    """A handle, reduced to the fields that the owner needs."""
 
     slot: int
     key: bytes
@@ -60,7 +60,7 @@ class Want(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True):
-    """Where a region lies and the card's key for it. Stale: the handle opens nothing."""
+    """The address of a region and the card's key for it. Stale: the handle is not valid."""
 
     address: int
     rkey: int
@@ -71,7 +71,7 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Wants(msgspec.Struct, frozen=True, array_like=True):
-    """Regions that the channel of that name wants to reach."""
+    """The regions that a channel wants to reach."""
 
     channel: bytes
     wants: tuple[Want, ...]
@@ -88,8 +88,8 @@ encode = msgspec.msgpack.Encoder().encode
 
 
 def decode(data: bytes, kind: type[T]) -> T:
-    """ValueError if these bytes are no such thing."""
+    """Decode a message. Raises ValueError if the bytes are not one of that kind."""
     try:
         return msgspec.msgpack.decode(data, type=kind)
     except UNREADABLE as error:
-        raise ValueError(f"this is no {kind.__name__}: {error}") from None
+        raise ValueError(f"this is not a {kind.__name__}: {error}") from None

@@ -1,11 +1,11 @@
-"""pyverbs, of rdma-core 44 (Debian 12) up to 59 (the registry): the one module that knows it.
+"""pyverbs, of rdma-core 44 (Debian 12) up to 59 (PyPI). Only this module imports it.
 
-What differs: enums are names of one module in the old, members of classes in the new; the new shows
-the descriptor of a completion channel, the old one does not. What both lack: a work request and its
-element give their memory back only when they are closed by hand.
+Differences: in the old version enums are names in one module, in the new one members of classes.
+Only the new one has an attribute for the descriptor of a completion channel. In both, the memory of
+a work request and its element is freed only by an explicit `close`.
 
-Runs in: a process that opens a card. Invariants: nothing here blocks; nothing but `Verbs` refers to
-an object of pyverbs.
+Runs in: a process that opens a card. Invariants: nothing here blocks. Only `Verbs` calls methods of
+pyverbs objects.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from monarch._src.rdma.verbs.device_choice import Gid
 from monarch._src.rdma.verbs.protocol import Ends
 from monarch._src.rdma.verbs.sysfs import INSTALL
 
-TIMEOUT = 17  # 4.096 us * 2^17: 0.54 s without an answer, then again
-RETRIES = 6  # of 7 that can be said; Soft-RoCE takes 7 to mean for ever
-RNR_TIMER = 12  # nobody receives, so nobody is ever not ready; the kernel wants a value
+TIMEOUT = 17  # 4.096 us * 2^17: retry after 0.54 s without an answer
+RETRIES = 6  # the maximum is 7, which Soft-RoCE takes as unlimited
+RNR_TIMER = 12  # required by the kernel; without receive requests it is never used
 HOPS = 64
-# What a completion can say, as the InfiniBand specification numbers it.
+# Status codes of completions, from the InfiniBand specification.
 STATUS = {
     1: "local length error", 2: "local queue pair error", 4: "local protection error",
     5: "the queue pair was in error", 6: "memory window error", 7: "bad response",
-    8: "local access error", 9: "invalid request, says the other side",
-    10: "no access to that memory, says the other side", 11: "the other side failed at it",
+    8: "local access error", 9: "the other side reports an invalid request",
+    10: "the other side reports no access to that memory", 11: "the other side failed",
     12: "no answer from the other side", 13: "the other side was not ready",
     21: "fatal error", 22: "no response in time", 23: "general error",
 }  # fmt: skip
@@ -42,7 +42,7 @@ REMOTE_INVALID, REMOTE_ACCESS, REMOTE_OPERATION, NO_ANSWER = 9, 10, 11, 12
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """A work request is done: which, how (0: well), and what its maker says of it."""
+    """The result of a work request: its number, its status (0: success), the vendor's code."""
 
     number: int
     status: int
@@ -50,13 +50,13 @@ class Completion(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """For an error."""
+        """A description for errors."""
         said = STATUS.get(self.status, "an error")
         return f"{said} (completion status {self.status}, vendor's code {self.vendor})"
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What a card and its port allow. `mtu` in bytes."""
+    """The limits of a card and its port. `mtu` in bytes."""
 
     mtu: int
     reads_out: int
@@ -67,16 +67,16 @@ class Limits(msgspec.Struct, frozen=True):
 
 @cache
 def verbs() -> Verbs:
-    """pyverbs, loaded. Raises Broken."""
+    """The pyverbs library, loaded. Raises TransportFailed."""
     return Verbs()
 
 
 class Verbs:
-    """See the module's text. Objects of pyverbs are Any to everybody else."""
+    """A wrapper around pyverbs. Its objects have type Any outside."""
 
     def __init__(self) -> None:
-        # Memory that a card uses must not be copied when this process forks: new kernels see to it,
-        # for old ones the library does, if it is told so before the first card is opened.
+        # Memory that a card uses must not be copied when this process forks. New kernels ensure
+        # that; for old ones the library does, if this is set before the first card is opened.
         os.environ.setdefault("RDMAV_FORK_SAFE", "1")
         try:
             self._error: type[Exception] = _module("pyverbs_error").PyverbsError
@@ -97,7 +97,7 @@ class Verbs:
         self._remote_read = enum("ibv_access_flags", "IBV_ACCESS_REMOTE_READ")
 
     def open(self, name: str, port: int) -> tuple[Any, Any, Limits]:
-        """A card: its context, a protection domain, what it allows."""
+        """Open a card: its context, a protection domain, its limits."""
         context = self._try(lambda: self._device.Context(name=name), f"{name} cannot be opened")
         try:
             domain = self._pd.PD(context)
@@ -117,9 +117,9 @@ class Verbs:
     def register(
         self, domain: Any, address: int, size: int, *, writable: bool, remote: bool
     ) -> Any:
-        """Pin memory and give it keys (`lkey`, `rkey`), until it is closed.
+        """Pin memory and give it keys (`lkey`, `rkey`), until the result is closed.
 
-        `writable`: the card may write to it. `remote`: peers who have the key may reach it.
+        `writable`: the card may write to it. `remote`: peers with the key may reach it.
         """
         access = 0
         if writable:
@@ -138,7 +138,7 @@ class Verbs:
             ) from error
 
     def completion_channel(self, context: Any) -> tuple[Any, int]:
-        """What tells of completions, and its descriptor, which never blocks."""
+        """A completion channel, and its descriptor, which is set to non-blocking."""
         for _ in range(16):
             with _finding:
                 before = _event_files()
@@ -149,19 +149,17 @@ class Verbs:
                 (found,) = new
                 os.set_blocking(found, False)
                 return channel, found
-            channel.close()  # another library of this process made one in the same moment
-        raise TransportFailed(
-            "the descriptor of a completion channel could not be told from others"
-        )
+            channel.close()  # another library in this process opened one at the same time
+        raise TransportFailed("the descriptor of the completion channel could not be identified")
 
     def completion_queue(self, context: Any, size: int, channel: Any | None) -> Any:
-        """Room for that many completions."""
+        """A queue for that many completions."""
         return self._try(
             lambda: self._cq.CQ(context, size, None, channel, 0), "no completion queue"
         )
 
     def queue_pair(self, domain: Any, queue: Any, port: int, depth: int) -> Any:
-        """A reliable connection that is still to be made: in state INIT."""
+        """A queue pair in state INIT, to be connected."""
         cap = self._qp.QPCap(max_send_wr=depth, max_recv_wr=1, max_send_sge=1, max_recv_sge=1)
         wanted = self._qp.QPInitAttr(qp_type=self._rc, scq=queue, rcq=queue, cap=cap, sq_sig_all=0)
         attributes = self._qp.QPAttr(port_num=port)
@@ -178,13 +176,13 @@ class Verbs:
         self, pair: Any, own: tuple[int, Gid], first: int, theirs: Ends, at: int, mtu: int,
         reads: tuple[int, int],
     ) -> None:  # fmt: skip
-        """Make the connection, from our side: INIT to RTR to RTS.
+        """Connect the local side of a queue pair: INIT to RTR to RTS.
 
         Args:
-            own: our port and the address there.
-            first: the number of our first packet.
-            at: which of their queue pairs.
-            reads: how many READs may be under way from here, and from there.
+            own: the local port and its address.
+            first: the number of the first local packet.
+            at: the index of the other side's queue pair.
+            reads: how many READs may be open in each direction.
         """
         port, gid = own
         attributes = self._qp.QPAttr(port_num=port, path_mtu=mtu.bit_length() - 8)
@@ -212,7 +210,7 @@ class Verbs:
         self, pair: Any, number: int, way: str, local: tuple[int, int], remote: tuple[int, int],
         size: int,
     ) -> None:  # fmt: skip
-        """Have the card move bytes between (address, key) here and there. Raises Broken."""
+        """Have the card move bytes between two (address, key) pairs. Raises TransportFailed."""
         element = self._wr.SGE(local[0], size, local[1])
         request = self._wr.SendWR(
             wr_id=number, opcode=self._ways[way], num_sge=1, sg=[element],
@@ -226,24 +224,24 @@ class Verbs:
             element.close()
 
     def arm(self, queue: Any) -> None:
-        """Have its channel tell of the next completion."""
+        """Request an event on its channel for the next completion."""
         self._try(queue.req_notify, "a completion queue cannot be armed")
 
     def take_event(self, channel: Any, queue: Any) -> None:
-        """Take what the channel tells, once its descriptor is readable."""
+        """Consume an event of the channel, once its descriptor is readable."""
         try:
             channel.get_cq_event(queue)
         except self._error:
-            return  # nothing there after all
+            return  # there was no event
         queue.ack_events(1)
 
     def poll(self, queue: Any, most: int) -> Sequence[Completion]:
-        """What has completed, at most so many."""
+        """Up to `most` completions."""
         _, found = self._try(lambda: queue.poll(most), "a completion queue cannot be read")
         return [Completion(wc.wr_id, int(wc.status), wc.vendor_err) for wc in found]
 
     def close(self, thing: Any) -> None:
-        """Give something back. What the kernel refuses, because of a card that went, is gone."""
+        """Close an object. Errors are ignored: the kernel refuses if the card is gone."""
         try:
             thing.close()
         except self._error:
@@ -261,7 +259,7 @@ def _module(name: str) -> Any:
 
 
 def enums() -> Callable[[str, str], int]:
-    """What gives the value of a constant: (the enum that it belongs to, its name)."""
+    """A function that returns the value of a constant, given its enum and its name."""
     try:
         scoped = _module("libibverbs_enums")
     except ImportError:
@@ -276,7 +274,7 @@ _finding = threading.Lock()
 
 
 def _event_files() -> set[int]:
-    """The descriptors of this process that tell of events of cards."""
+    """The descriptors of this process for events of cards."""
     found: set[int] = set()
     for name in os.listdir("/proc/self/fd"):
         try:

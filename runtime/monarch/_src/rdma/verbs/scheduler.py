@@ -1,16 +1,16 @@
-"""Work requests over several queue pairs: what is posted next, and when a transfer is over. No I/O.
+"""Work requests over several queue pairs: which to post next, and when a transfer ends. No I/O.
 
-All transfers that use a channel share its queue pairs (here: lanes), at most `depth` requests on
-each. Chunks of several transfers take turns. Who has a completion posts the next chunk where there
-is room, so the faster lane does more. Whatever fails, fails the channel: a queue pair in error does
-nothing any more, so all that is on its way or waits is given back as not done.
+All transfers of a channel share its queue pairs (here: lanes), with at most `depth` open requests
+on each. Chunks of several transfers take turns. After each completion the next chunk is posted on
+the lane with the most room, so a faster lane moves more. Any failure fails the whole channel,
+because a queue pair in error is dead: all open and waiting chunks are returned as not done.
 
-    WAITING -> FLYING     `due` gave it out to be posted
-    FLYING  -> LANDED     its completion says so
+    WAITING -> FLYING     `due` returned it, to be posted
+    FLYING  -> LANDED     its completion reports success
     WAITING, FLYING -> LOST   `cut`, or (WAITING only) `withdraw`
 
-Invariants: a lane never has more than `depth` chunks flying; a chunk is given out once; a transfer
-is over when none of its chunks waits or flies.
+Invariants: a lane never has more than `depth` chunks flying. Each chunk is returned by `due` once.
+A transfer is over when none of its chunks waits or flies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SMALLEST, LARGEST, PAGE = 1 << 16, 1 << 20, 4096
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """One work request: so many bytes between here and there, and the keys of both."""
+    """One work request: `size` bytes between a local and a remote address, and their keys."""
 
     address: int
     lkey: int
@@ -34,7 +34,7 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class Post(msgspec.Struct, frozen=True):
-    """What to post: a chunk, on which lane, under which number."""
+    """A chunk to post, with its lane and its number."""
 
     lane: int
     number: int
@@ -43,40 +43,40 @@ class Post(msgspec.Struct, frozen=True):
 
 
 class Transfer(msgspec.Struct, eq=False):
-    """Chunks that somebody waits for. `landed`: those that are done, by their place in the list."""
+    """A transfer of several chunks. `landed`: the indices of those that are done."""
 
     way: str
     chunks: Sequence[Chunk]
     waiting: deque[int]
     flying: int = 0
     landed: set[int] = msgspec.field(default_factory=set[int])
-    why: str | None = None  # set when the channel was cut before it was over
-    status: int | None = None  # of the completion that did it, if it was one of this transfer
+    why: str | None = None  # set if the channel was cut before the transfer was over
+    status: int | None = None  # of the failed completion, if it belongs to this transfer
 
     @property
     def over(self) -> bool:
-        """Whether nothing of it waits or flies."""
+        """Whether none of its chunks waits or flies."""
         return not self.waiting and not self.flying
 
     @property
     def left(self) -> list[int]:
-        """The places of the chunks that are not done."""
+        """The indices of the chunks that are not done."""
         return [at for at in range(len(self.chunks)) if at not in self.landed]
 
 
 class Traffic:
-    """See the module's text."""
+    """Schedules the chunks of all transfers of one channel."""
 
     def __init__(self, lanes: int, depth: int) -> None:
         self.depth = depth
         self.why: str | None = None
         self._room = [depth] * lanes
-        self._turns: deque[Transfer] = deque()  # all and only those that have chunks waiting
+        self._turns: deque[Transfer] = deque()  # all and only those with waiting chunks
         self._flying: dict[int, tuple[int, Transfer, int]] = {}
         self._next = 1
 
     def add(self, way: str, chunks: Sequence[Chunk]) -> Transfer:
-        """Take chunks in. A channel that was cut loses them at once."""
+        """Add a transfer. If the channel was cut, the transfer is lost at once."""
         transfer = Transfer(way, chunks, deque(range(len(chunks))))
         if self.why is not None:
             transfer.waiting.clear()
@@ -86,7 +86,7 @@ class Traffic:
         return transfer
 
     def due(self) -> list[Post]:
-        """What is to be posted now; it counts as flying from here on."""
+        """The chunks to post now; they count as flying from here on."""
         posts: list[Post] = []
         while self._turns:
             lane = max(range(len(self._room)), key=self._room.__getitem__)
@@ -104,7 +104,7 @@ class Traffic:
         return posts
 
     def landed(self, number: int) -> Transfer | None:
-        """Its completion came. Returns the transfer if that ended it; None for what was cut."""
+        """A chunk has completed. Returns its transfer if that is over; None if it was cut."""
         found = self._flying.pop(number, None)
         if found is None:
             return None
@@ -114,21 +114,21 @@ class Traffic:
         transfer.landed.add(at)
         return transfer if transfer.over else None
 
-    def fell(self, number: int, status: int, why: str) -> list[Transfer]:
-        """Its completion says that it failed: the channel is cut. Returns whom that ended."""
+    def failed(self, number: int, status: int, why: str) -> list[Transfer]:
+        """A chunk has failed: cut the channel. Returns the transfers that this ended."""
         found = self._flying.get(number)
         if found is not None:
             found[1].status = status
         return self.cut(why)
 
     def withdraw(self, transfer: Transfer) -> None:
-        """Post no more of it."""
+        """Post no further chunks of a transfer."""
         transfer.waiting.clear()
         if transfer in self._turns:
             self._turns.remove(transfer)
 
     def cut(self, why: str) -> list[Transfer]:
-        """Nothing moves here any more; whom that ended. Again: nobody."""
+        """End the channel. Returns the transfers that this ended; none if it was cut before."""
         if self.why is not None:
             return []
         self.why = why
@@ -143,7 +143,7 @@ class Traffic:
         return list(struck.values())
 
     def validate(self) -> None:
-        """AssertionError if what is kept contradicts itself."""
+        """Raise AssertionError if the state contradicts itself."""
         assert all(0 <= room <= self.depth for room in self._room)
         assert all(transfer.waiting for transfer in self._turns)
         assert self.why is None or not (self._turns or self._flying)
@@ -162,8 +162,8 @@ class Traffic:
 def cut_into(size: int, total: int, lanes: int) -> list[tuple[int, int]]:
     """Offset and size of the chunks of a piece, in a call that moves `total` bytes.
 
-    A share for each lane if that is not too small to be worth a request; whole pages, so that what
-    is aligned stays so.
+    The chunks are shares for each lane, unless these are too small to be worth a request. They
+    consist of whole pages, which preserves the alignment.
     """
     share = -(-total // lanes)
     chunk = min(LARGEST, max(SMALLEST, -(-share // PAGE) * PAGE))

@@ -1,11 +1,11 @@
-"""The owner's side of `ibverbs`: queue pairs for whoever has a handle, and keys of regions.
+"""The owner's side of `ibverbs`: queue pairs for peers with handles, and keys of regions.
 
-The owner only says where things are: bytes are moved by its card, whatever this process does.
+The owner only hands out addresses and keys; its card moves the bytes, whatever this process does.
 
-Runs in: threads of the pool, when a peer asks something over the control plane.
+Runs in: threads of the pool, when a peer sends a request over the control plane.
 Owns: the queue pairs that peers are connected to, a registration of the block that they probe.
-Invariants: a peer that has ended, or has hung up, has no queue pair here; keys are told to peers
-with queue pairs only.
+Invariants: a peer that has ended or hung up has no queue pair here. Keys are given only to peers
+with queue pairs.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class _Served(msgspec.Struct, eq=False):
 
 
 class VerbsServer:
-    """See the module's text. Raises Broken: the probe block cannot be registered."""
+    """Serves peers. Raises TransportFailed if the probe block cannot be registered."""
 
     def __init__(self, card: Card, regions: Regions) -> None:
         self._card = card
-        # The one that the end of memory takes, since that may close queue pairs.
+        # The lock that is taken when memory ends, which may close queue pairs.
         self._lock = regions.lock
         self._served: dict[bytes, _Served] = {}
         self._closed = False
@@ -44,12 +44,12 @@ class VerbsServer:
         self._probe = card.verbs.register(
             card.domain, address, PROBE_BYTES, writable=True, remote=True
         )
-        self._queue = card.verbs.completion_queue(card.context, 1, None)  # never has anything
+        self._queue = card.verbs.completion_queue(card.context, 1, None)  # stays empty
         self.grants = Grants(card, regions, self.cut_all)
         self._probed = address, self._probe.rkey, PROBE_BYTES
 
     def connect(self, said: Connect) -> Connected:
-        """Queue pairs for a peer, connected to its own."""
+        """Make queue pairs for a peer, connected to its own."""
         place = said.ends.place
         why = why_not_together(self._card.place, place.link_layer, place.gid.kind)
         if why:
@@ -65,7 +65,7 @@ class VerbsServer:
                 self._served[said.channel] = _Served(said.who, pairs)
                 return Connected(ends, *self._probed)
         self._card.destroy(pairs)
-        return Connected(None, reason="it leaves its session")
+        return Connected(None, reason="it is leaving its session")
 
     def _connected(self, theirs: Ends) -> tuple[list[Any], Ends]:
         card = self._card
@@ -79,7 +79,7 @@ class VerbsServer:
         return pairs, card.ends(pairs, first)
 
     def grant(self, said: Wants) -> GrantsAnswer:
-        """Where regions lie, for a peer that is connected."""
+        """The addresses and keys of regions, for a connected peer."""
         with self._lock:
             if said.channel not in self._served:
                 return GrantsAnswer(False)
@@ -88,17 +88,17 @@ class VerbsServer:
     def _granted(self, said: Wants) -> Sequence[Grant]:
         return [self.grants.grant(want) for want in said.wants]
 
-    # --- the end ----------------------------------------------------------------------------------
+    # --- ends of connections ----------------------------------------------------------------------
 
     def peers(self) -> list[Owner]:
-        """Who is connected, each once."""
+        """The connected peers, without repetition."""
         with self._lock:
             return list(
                 {served.who.incarnation: served.who for served in self._served.values()}.values()
             )
 
     def hang_up(self, channel: bytes) -> None:
-        """That peer needs its connection no more."""
+        """The peer has closed that connection."""
         with self._lock:
             self._drop([channel])
 
@@ -110,7 +110,7 @@ class VerbsServer:
             )
 
     def cut_all(self) -> None:
-        """Every peer has to connect anew."""
+        """Destroy the connections of all peers, which have to connect anew."""
         with self._lock:
             self._drop(list(self._served))
 
@@ -120,15 +120,15 @@ class VerbsServer:
             if served is not None:
                 self._card.destroy(served.pairs)
         if not self._served:
-            self.grants.nobody_knows()
+            self.grants.on_last_peer_gone()
 
     @property
     def connections(self) -> int:
-        """How many there are."""
+        """How many connections there are."""
         return len(self._served)
 
     def close(self) -> None:
-        """End all of it. Idempotent."""
+        """Destroy everything. Idempotent."""
         with self._lock:
             if self._closed:
                 return

@@ -1,6 +1,6 @@
-"""The RDMA cards of this machine, as the kernel shows them under /sys. Nothing is opened.
+"""The RDMA cards of this machine, as listed by the kernel under /sys. Opens no card.
 
-Runs in: any process. The same facts whichever pyverbs is installed, or none.
+Runs in: any process. It needs no pyverbs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LAYERS: dict[str, LinkLayer] = {"InfiniBand": "InfiniBand", "Ethernet": "Ethern
 
 
 def present(root: Path = CLASS) -> bool:
-    """Whether there is any."""
+    """Whether this machine has an RDMA device."""
     try:
         return any((root / "infiniband").iterdir())
     except OSError:
@@ -35,7 +35,7 @@ def present(root: Path = CLASS) -> bool:
 
 
 def usable_here() -> tuple[Place | None, str, str]:
-    """The port that bytes would go over; or None, why, and what to do. pyverbs is not imported."""
+    """The port to use; or None, the reason and a remedy. Does not import pyverbs."""
     if not present():
         return None, "no RDMA device in this kernel", ""
     place, reason = choose(devices())
@@ -45,7 +45,7 @@ def usable_here() -> tuple[Place | None, str, str]:
 
 
 def devices(root: Path = CLASS, nodes: Path = NODES) -> list[Device]:
-    """All of them, by name."""
+    """All cards, by name."""
     try:
         names = sorted(path.name for path in (root / "infiniband").iterdir())
     except OSError:
@@ -68,7 +68,7 @@ def _nodes(root: Path) -> dict[str, str]:
         for path in (root / "infiniband_verbs").glob("uverbs*"):
             found[_read(path / "ibdev")] = path.name
     except OSError:
-        pass  # without that folder no card can be opened, which is told for each
+        pass  # without that folder no card can be opened; each card's `unusable` says so
     return found
 
 
@@ -76,14 +76,14 @@ def _unusable(node: str | None, nodes: Path) -> str:
     if node is None:
         return "the kernel module ib_uverbs is not loaded"
     if not os.access(nodes / node, os.R_OK | os.W_OK):
-        return f"{nodes / node} may not be opened; in a container pass it on with --device"
+        return f"{nodes / node} cannot be opened; in a container pass it on with --device"
     return ""
 
 
 def _driver(path: Path) -> str:
     try:
         return (path / "device" / "driver").resolve(strict=True).name
-    except OSError:  # rxe and siw are no devices of a bus
+    except OSError:  # rxe and siw are not devices of a bus
         return path.name.rstrip("0123456789_")
 
 
@@ -122,5 +122,5 @@ def _gids(folder: Path, layer: LinkLayer) -> list[Gid]:
 def _read(path: Path) -> str:
     try:
         return path.read_text().strip()
-    except OSError:  # a place of the table that is empty says so by EINVAL
+    except OSError:  # the kernel raises EINVAL for an empty place of the table
         return ""

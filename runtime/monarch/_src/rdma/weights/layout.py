@@ -1,7 +1,7 @@
-"""What a state dict looks like: which tensors, of what type and shape, which part, at what offset.
+"""The layout of a state dict: its tensors, with type, shape, part and offset of each.
 
-No I/O, and plain data only: it travels in a handle, and says all that there is to check before a
-byte moves. Nothing here knows torch or numpy; a type of elements is a name that both give it.
+No I/O, and plain data only: a layout travels in a handle, and allows all checks before a byte
+moves. Nothing here knows torch or numpy; an element type is a name that both use.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Literal
 
 import msgspec
 
-ALIGNED = 64  # bytes: of a tensor in its slot, so that vector instructions have whole lines
+ALIGNED = 64  # bytes: alignment of each tensor in its slot, a cache line
 Kind = Literal["torch", "numpy"]
 Shape = tuple[int, ...]
 
 
 class TensorSlice(msgspec.Struct, frozen=True):
-    """A rectangular part of a tensor: where it begins, its shape, and that of the whole.
+    """A rectangular part of a tensor: its offsets, its shape, and the shape of the whole.
 
-    One process may have such a part of a tensor, and another want such a part of it.
+    It describes the part that a process has, or the part that it wants.
 
     Raises:
-        ValueError: the three differ in their number of dims, or it does not lie in the whole.
+        ValueError: the three differ in their number of dims, or the part exceeds the whole.
     """
 
     offsets: Shape
@@ -39,7 +39,7 @@ class TensorSlice(msgspec.Struct, frozen=True):
             )
         places = zip(self.offsets, self.local_shape, self.global_shape, strict=True)
         if any(at < 0 or size < 0 or at + size > whole for at, size, whole in places):
-            raise ValueError(f"{self}: it does not lie within a tensor of {self.global_shape}")
+            raise ValueError(f"{self}: it exceeds a tensor of {self.global_shape}")
 
     @classmethod
     def whole(cls, shape: Sequence[int]) -> TensorSlice:
@@ -50,11 +50,11 @@ class TensorSlice(msgspec.Struct, frozen=True):
     def shard(cls, global_shape: Sequence[int], dim: int, index: int, count: int) -> TensorSlice:
         """Part `index` of `count` along `dim`, cut as `torch.chunk` and `Shard` of DTensor do.
 
-        Each has the same size, rounded up, but for those at the end, which may have less, or
-        nothing.
+        All parts have the same size, rounded up, except those at the end, which may be smaller or
+        empty.
 
         Raises:
-            ValueError: no such dim, or no such part.
+            ValueError: there is no such dim, or no such part.
         """
         shape = tuple(global_shape)
         if not -len(shape) <= dim < len(shape):
@@ -73,7 +73,7 @@ class TensorSlice(msgspec.Struct, frozen=True):
 
     @property
     def index(self) -> tuple[slice, ...]:
-        """What picks this part out of the whole: `tensor[part.index]`."""
+        """The index of this part in the whole: `tensor[part.index]`."""
         places = zip(self.offsets, self.local_shape, strict=True)
         return tuple(slice(at, at + size) for at, size in places)
 
@@ -83,7 +83,7 @@ class TensorSlice(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """One tensor of a slot. `offset`: in bytes, from the start of the slot; row-major there."""
+    """One tensor of a slot, row-major. `offset`: in bytes, from the start of the slot."""
 
     name: str
     kind: Kind
@@ -94,17 +94,17 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The size in bytes."""
         return self.itemsize * prod(self.part.local_shape)
 
     @property
     def shape(self) -> Shape:
-        """Of what is there."""
+        """The shape of this part."""
         return self.part.local_shape
 
 
 class Layout(msgspec.Struct, frozen=True, array_like=True):
-    """What each slot of a published state dict holds; all slots are alike."""
+    """The layout of each slot of a published state dict; all slots have the same."""
 
     entries: tuple[Entry, ...]
     slot_size: int
@@ -115,14 +115,14 @@ class Layout(msgspec.Struct, frozen=True, array_like=True):
         return sum(entry.size for entry in self.entries)
 
     def validate(self) -> None:
-        """ValueError if an entry does not lie within a slot: these came from somewhere else."""
+        """Raise ValueError if an entry exceeds its slot. Layouts come from other processes."""
         for entry in self.entries:
             if entry.itemsize <= 0 or not 0 <= entry.offset <= self.slot_size - entry.size:
-                raise ValueError(f"{entry.name!r} does not lie within its slot")
+                raise ValueError(f"{entry.name!r} exceeds its slot")
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What is known of a tensor without looking at its elements."""
+    """The type and shape of a tensor."""
 
     kind: Kind
     dtype: str
@@ -131,7 +131,7 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 def check_slices(parts: Mapping[str, object]) -> None:
-    """TypeError if something there is no TensorSlice."""
+    """Raise TypeError if a value is not a TensorSlice."""
     for name, part in parts.items():
         if not isinstance(part, TensorSlice):
             kind = type(part).__qualname__
@@ -139,14 +139,14 @@ def check_slices(parts: Mapping[str, object]) -> None:
 
 
 def laid_out(tensors: Mapping[str, Facts], parts: Mapping[str, TensorSlice]) -> Layout:
-    """One after the other, each aligned. `parts`: which parts those are that are not whole.
+    """The layout of these tensors, in their order, each aligned. `parts`: slices of shards.
 
     Raises:
-        ValueError: a part is not of the shape of its tensor, or of none.
+        ValueError: a part differs from the shape of its tensor, or has no tensor.
     """
     unknown = [name for name in parts if name not in tensors]
     if unknown:
-        raise ValueError(f"slices of what is not in the state dict: {', '.join(unknown)}")
+        raise ValueError(f"slices of names that the state dict lacks: {', '.join(unknown)}")
     entries: list[Entry] = []
     at = 0
     check_slices(parts)

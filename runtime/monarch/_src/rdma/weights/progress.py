@@ -1,6 +1,6 @@
-"""How far a pull of weight sync is, for those who want to know.
+"""The progress of a pull of weight sync.
 
-Runs in: the process that pulls; what counts, on the threads that move bytes.
+Runs in: the process that pulls; `moved` on the threads that move bytes.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable
 
 import msgspec
 
-PROGRESS_S = 0.05  # between two that are told
+PROGRESS_S = 0.05  # between two reports
 
 
 class PullProgress(msgspec.Struct, frozen=True):
-    """How far a pull is. It pickles, so it may be sent through a Port.
+    """The progress of a pull. It pickles, so it may be sent through a Port.
 
-    bytes_done: of `size`, of the version that is copied now. seconds: since the pull began.
-    torn: how many times a version was replaced while it was copied, so that the pull began anew.
+    bytes_done: of `size`, for the version that is being copied. seconds: since the pull began.
+    torn: how many times a version was replaced during the copy, so that the pull began anew.
     """
 
     version: int
@@ -29,7 +29,7 @@ class PullProgress(msgspec.Struct, frozen=True):
 
     @property
     def fraction(self) -> float:
-        """From 0 to 1."""
+        """The fraction of the bytes, from 0 to 1."""
         return self.bytes_done / self.size if self.size else 1.0
 
     def __str__(self) -> str:
@@ -41,8 +41,8 @@ class PullProgress(msgspec.Struct, frozen=True):
         )
 
 
-class Told:
-    """Tells who wants to know how far it is, not too often; called by several threads."""
+class ProgressReporter:
+    """Counts the bytes of a pull, and reports to a callback at intervals. Thread-safe."""
 
     def __init__(self, tell: Callable[[PullProgress], object] | None, began: float) -> None:
         self._tell = tell
@@ -53,11 +53,11 @@ class Told:
         self._version = self._size = self._done = self._torn = 0
 
     def begin(self, version: int, size: int, torn: int) -> None:
-        """A version is copied from here on."""
+        """A new copy of a version begins."""
         self._version, self._size, self._torn, self._done = version, size, torn, 0
 
     def moved(self, size: int) -> None:
-        """So many more bytes are there."""
+        """`size` more bytes have arrived."""
         with self._lock:
             self._done += size
             if self._tell is None or self._error is not None:
@@ -68,15 +68,15 @@ class Told:
             self._next = now + PROGRESS_S
             try:
                 self._tell(self.now())
-            except Exception as error:  # the user's; told when no thread moves bytes any more
+            except Exception as error:  # of the callback; raised once no thread moves bytes
                 self._error = error
 
     def now(self) -> PullProgress:
-        """How far it is."""
+        """The present progress."""
         seconds = time.monotonic() - self._began
         return PullProgress(self._version, self._done, self._size, seconds, self._torn)
 
     def check(self) -> None:
-        """Raise what telling has raised."""
+        """Raise the exception of the callback, if there was one."""
         if self._error is not None:
             raise self._error

@@ -1,15 +1,14 @@
 """The publisher's side of weight sync: a state dict in memory that others read, version by version.
 
-Runs in: any process, on the thread of who calls it.
-Owns: one segment of shared memory, registered once: a header of stamps, and slots that each hold
-the whole state dict. It goes with the StateDictSource.
-Invariants: those of `snapshot`: bytes of a slot change only while its stamp says so. Nobody can
-write to it from elsewhere.
+Runs in: any process, on the calling thread.
+Owns: one segment of shared memory, registered once: a header of stamps, and slots that each contain
+the whole state dict. It is freed with the StateDictSource.
+Invariants: those of `snapshot`: bytes of a slot change only while its stamp says so. No other
+process can write to it.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from operator import index
@@ -19,6 +18,7 @@ import msgspec
 
 from monarch._src.actor.future import Future
 from monarch._src.errors import StateDictMismatchError
+from monarch._src.net.local.interrupt import GuardedLock
 from monarch._src.rdma import arrays
 from monarch._src.rdma.buffer import TIMEOUT_S, RDMABuffer
 from monarch._src.rdma.shared_segments import shared_empty
@@ -40,31 +40,31 @@ _decoder = msgspec.msgpack.Decoder(Layout)
 
 
 class StateDictHandle:
-    """A published state dict, as others see it: pass it to any actor, once.
+    """A published state dict, as seen by other processes: pass it to any actor, once.
 
-    It says what there is (names, types, shapes, parts), and leads to the bytes, of whichever
-    version there is when it is used. See `get_state_dict`.
+    It lists the tensors (names, types, shapes, parts), and leads to the bytes of the version that
+    is current when it is used. See `get_state_dict`.
     """
 
     __slots__ = ("buffer", "buffers", "layout")
 
     def __init__(self, buffer: RDMABuffer, buffers: int, layout: Layout) -> None:
-        """For the runtime. ValueError if these do not fit each other."""
+        """For the runtime. Raises ValueError if the arguments contradict each other."""
         layout.validate()
         if not 1 <= buffers <= MOST_SLOTS or buffer.size() < _offset(layout, buffers):
-            raise ValueError("this is no handle of a state dict: it is larger than its memory")
+            raise ValueError("this is not a handle of a state dict: it exceeds its memory")
         self.buffer = buffer
         self.buffers = buffers
         self.layout = layout
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of its tensors, in the order in which they were published."""
+        """The names of its tensors, in the order of publication."""
         return tuple(entry.name for entry in self.layout.entries)
 
     @property
     def slices(self) -> dict[str, TensorSlice]:
-        """Which part of which tensor it has."""
+        """The part of each tensor that it has."""
         return {entry.name: entry.part for entry in self.layout.entries}
 
     @property
@@ -73,11 +73,11 @@ class StateDictHandle:
         return self.buffer.owner
 
     def size(self) -> int:
-        """Bytes of one version."""
+        """The bytes of one version."""
         return self.layout.size
 
     def offset(self, slot: int) -> int:
-        """For the runtime: where in the buffer a slot begins."""
+        """For the runtime: the offset of a slot in the buffer."""
         return _offset(self.layout, slot)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -101,7 +101,7 @@ def _from_parts(buffer: RDMABuffer, buffers: int, layout: bytes) -> StateDictHan
 class StateDictSource:
     """A state dict of this process that others pull, version by version: see `put_state_dict`.
 
-    Not for two threads at once. It is there for as long as this object, or until `drop`.
+    Only one thread at a time may use it. It exists as long as this object, or until `drop`.
     """
 
     def __init__(
@@ -124,9 +124,9 @@ class StateDictSource:
         self._layout = layout = laid_out(kept, slices)
         self._state_dict = state_dict
         self._ring = Ring(buffers)
-        self._writing = threading.Lock()
+        self._writing = GuardedLock()
         size = _offset(layout, buffers)
-        # Where there is no memory to map, who reads it is served from any other.
+        # On systems without such memory, readers are served by other transports.
         self._memory = shared_empty(size) if shared_memory.PRESENT else memoryview(bytearray(size))
         self._memory[: len(MAGIC)] = MAGIC
         for slot, stamp in enumerate(self._ring.stamps):
@@ -136,31 +136,31 @@ class StateDictSource:
 
     @property
     def version(self) -> int | None:
-        """The newest that others can pull; None if the first was not completed."""
+        """The newest version that others can pull; None if none is complete."""
         return self._ring.version
 
     def size(self) -> int:
-        """Bytes of one version."""
+        """The bytes of one version."""
         return self._layout.size
 
     def refresh(
         self, state_dict: Mapping[str, Any] | None = None, *, version: int | None = None
     ) -> int:
-        """Publish a new version: copy all tensors, whichever device they are on, and say so.
+        """Publish a new version: copy all tensors, from any device, then announce them.
 
-        Readers who are at an older version meanwhile get that whole, or this one.
+        A reader that copies an older version meanwhile gets all of that version, or this one.
 
         Args:
-            state_dict: the same names and shapes as at first; None: the very tensors given then.
-            version: above all before; None: the next one.
+            state_dict: the same names and shapes as at first; None: the tensors given then.
+            version: greater than all before; None: the next one.
 
         Returns:
             The version.
 
         Raises:
-            StateDictMismatchError: names, types or shapes are not those of the first.
-            ValueError: the version is not above the last.
-            RDMAHandleError: it was dropped.
+            StateDictMismatchError: names, types or shapes differ from those of the first.
+            ValueError: the version is not greater than the last.
+            RDMAHandleError: the state dict was dropped.
         """
         self.handle.buffer.handle()
         if state_dict is None:
@@ -175,12 +175,12 @@ class StateDictSource:
 
     @contextmanager
     def update(self, *, version: int | None = None) -> Generator[dict[str, Any]]:
-        """A block that writes the next version itself: gives its tensors, in shared memory.
+        """A block that writes the next version in place: yields its tensors, in shared memory.
 
-        They hold what was written to them last, `buffers` versions ago. When the block ends they
-        are the newest version; when it raises, there is no such version. With `buffers=1` they are
-        the same tensors each time: a model that lives in them is published without a copy, and
-        who pulls waits for the end of the block.
+        They contain the values that were last written to them, `buffers` versions ago. When the
+        block ends they are the newest version; if it raises, that version does not exist. With
+        `buffers=1` they are the same tensors each time: a model that uses them as its parameters is
+        published without a copy, and readers wait for the end of the block.
 
             with source.update() as weights:
                 optimizer.step()
@@ -199,7 +199,7 @@ class StateDictSource:
         self._stamp(*self._ring.commit())
 
     def drop(self, *, timeout: float = TIMEOUT_S) -> Future[None]:
-        """Let nobody pull it any more; see `RDMABuffer.drop`."""
+        """Revoke the state dict; see `RDMABuffer.drop`."""
         return self.handle.buffer.drop(timeout=timeout)
 
     def _stamp(self, slot: int, stamp: Stamp) -> None:
@@ -225,7 +225,7 @@ class StateDictSource:
         facts = {name: arrays.facts_of(name, value) for name, value in state_dict.items()}
         if facts != self._given:
             raise StateDictMismatchError(
-                "this state dict is not like the one that was published first; call "
+                "this state dict differs from the one that was published first; call "
                 "put_state_dict for a new one",
                 [name for name in self._given if name not in facts],
                 [name for name in facts if name not in self._given],
@@ -255,7 +255,7 @@ def put_state_dict(
     buffers: int = 2,
     transfer_dtype: Any = None,
 ) -> StateDictSource:
-    """Publish a state dict: copy it into shared memory, from where others pull it, one-sided.
+    """Publish a state dict: copy it to shared memory, from which others pull it, one-sided.
 
         class Trainer(Actor):
             def __init__(self):
@@ -273,18 +273,18 @@ def put_state_dict(
 
     Args:
         state_dict: torch tensors or numpy arrays by name, on any device, of any strides.
-        slices: which part of the whole those are that are shards.
-        version: of what is published now; 0 unless given.
-        buffers: how many versions are kept. With 2, one that is being pulled is not disturbed by
-            the publication of the next, only by that of the one after it; who pulls begins anew
-            then. More of them let slow readers keep up with a fast publisher.
-        transfer_dtype: publish floating-point tensors as this type, torch's or numpy's.
+        slices: for tensors that are shards, the part of the whole that each is.
+        version: the first version; 0 by default.
+        buffers: how many versions are kept. With 2, the publication of the next version does not
+            disturb a running pull; only that of the version after it makes the reader begin anew.
+            With more, slow readers keep up with a fast publisher.
+        transfer_dtype: publish floating-point tensors as this type of torch or numpy.
 
     Raises:
-        TypeError: a value is neither a tensor nor an array, or has no plain elements; a name is no
-            str.
-        ValueError: it is empty; a slice does not fit; `buffers` or `version` make no sense.
-        OSError: there is not that much memory to share.
+        TypeError: a value is neither a tensor nor an array, or has no plain elements; a name is not
+            a str.
+        ValueError: it is empty; a slice does not fit; `buffers` or `version` is out of range.
+        OSError: there is not enough shared memory.
     """
     source = StateDictSource(state_dict, slices or {}, buffers, transfer_dtype)
     source.refresh(version=version)

@@ -1,10 +1,10 @@
-"""The reader's side of weight sync: a plan of what to copy where, and the pull that carries it out.
+"""The reader's side of weight sync: plans the copies, and carries them out.
 
-Runs in: any process. The plan is made by who asks, from the handles alone; a pull runs on a thread
-of its own, since it may wait for a version, and is helped by those that move bytes.
-Owns: what it has allocated for parts that cannot be read to where they belong.
-Invariants: nothing is moved before all is known to fit. A pull is over when no thread touches the
-memory any more, whatever became of it.
+Runs in: any process. The calling thread makes the plan, from the handles only. A pull may wait for
+a version, so it runs on a thread of its own, with the help of the threads that move bytes.
+Owns: memory for parts that cannot be read directly into their tensors.
+Invariants: no byte is moved before the whole plan is known to fit. A pull is over, successful or
+not, only when no thread touches the memory any more.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from monarch._src.errors import (
     StateDictMismatchError,
     StateDictVersionError,
 )
+from monarch._src.net.local.interrupt import uninterrupted
 from monarch._src.rdma import arrays
 from monarch._src.rdma.buffer import TIMEOUT_S, seconds_of
 from monarch._src.rdma.memory import Memory, is_in_place
@@ -33,7 +34,7 @@ from monarch._src.rdma.plane import DataPlane, plane_of
 from monarch._src.rdma.registrable import memory_of
 from monarch._src.rdma.transfer import Op
 from monarch._src.rdma.weights.layout import Entry, Facts, TensorSlice, check_slices
-from monarch._src.rdma.weights.progress import PullProgress, Told
+from monarch._src.rdma.weights.progress import ProgressReporter, PullProgress
 from monarch._src.rdma.weights.publish import StateDictHandle
 from monarch._src.rdma.weights.reshard import Box, Runs, covered, runs_of
 from monarch._src.rdma.weights.snapshot import (
@@ -49,16 +50,16 @@ from monarch._src.rdma.weights.snapshot import (
 )
 from monarch._src.system import shared_memory
 
-SHORTEST_RUN = 2048  # bytes: more of shorter ones are read together with what lies between them
+SHORTEST_RUN = 2048  # bytes: several shorter runs are read together with the gaps between them
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.02
 FIRST_LOOK_S = 1.0
 
 
 class PulledStateDict(dict[str, Any]):
-    """A state dict as one version had it: names and tensors, or arrays.
+    """A state dict as it was at one version: tensors or arrays by name.
 
-    version: which one. bytes_read: what was moved for it. seconds: that it took, waiting included.
-    torn: how many times another version was begun and replaced meanwhile.
+    version: that version. bytes_read: how many bytes were moved. seconds: the time that it took,
+    including waits. torn: how many attempts failed because a version was replaced meanwhile.
     """
 
     version: int = 0
@@ -68,7 +69,7 @@ class PulledStateDict(dict[str, Any]):
 
 
 class _Read(msgspec.Struct, frozen=True):
-    """So many bytes, from an offset in a slot of publisher number `source`, to local memory."""
+    """`size` bytes, from an offset in a slot of publisher number `source`, to local memory."""
 
     source: int
     offset: int
@@ -77,7 +78,7 @@ class _Read(msgspec.Struct, frozen=True):
 
 
 class _Stage(msgspec.Struct, frozen=True):
-    """What is read to memory of ours first, and put from there where it belongs."""
+    """Bytes that are read into memory of this process, then copied to their tensor."""
 
     room: memoryview
     target: Any
@@ -86,15 +87,15 @@ class _Stage(msgspec.Struct, frozen=True):
     strides: tuple[int, ...]
 
     def finish(self) -> None:
-        """The bytes are there."""
+        """Copy the bytes, which have arrived, to their tensor."""
         elements = arrays.strided(self.room, self.facts, self.strides)
         arrays.assign(self.target[self.places], elements, self.facts.kind)
 
 
 class StateDictReader:
-    """What is to be pulled from whom to where, planned once: for who pulls again and again.
+    """A planned pull, for repeated use: which parts of which publishers go to which tensors.
 
-    Takes what `get_state_dict` takes, and raises what that raises at the call.
+    Takes the arguments of `get_state_dict`, and raises the errors that it raises at the call.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class StateDictReader:
         self._reads: list[_Read] = []
         self._stages: list[_Stage] = []
         self._state_dict: dict[str, Any] = {}
-        self._targets: list[Memory] = []  # of tensors given, as far as bytes are read right there
+        self._targets: list[Memory] = []  # of given tensors that bytes are read into directly
         self._headers = [bytearray(place_of(handle.buffers)) for handle in self._sources]
         self._ops: dict[tuple[int, ...], list[Op]] = {}
         self._busy = threading.Lock()
@@ -145,7 +146,7 @@ class StateDictReader:
             unexpected = []
         if missing or unexpected or wrong:
             raise StateDictMismatchError(
-                "what is published is not what is asked for", missing, unexpected, wrong
+                "the published tensors differ from the requested ones", missing, unexpected, wrong
             )
         if given is not None:
             self._state_dict = {n: self._state_dict[n] for n in given if n in self._state_dict}
@@ -153,7 +154,7 @@ class StateDictReader:
     def _plan_one(
         self, name: str, value: Any, part: TensorSlice | None, places: list[tuple[int, Entry]]
     ) -> str:
-        """Plan the reads of one tensor; what does not fit, or nothing."""
+        """Plan the reads of one tensor. Returns the reason why it does not fit, or nothing."""
         first = places[0][1]
         whole = first.part.global_shape
         for _, entry in places:
@@ -164,7 +165,7 @@ class StateDictReader:
                 )
         part = part or TensorSlice.whole(whole)
         if part.global_shape != whole:
-            return f"the slice {part} is asked for, of what is published as {whole}"
+            return f"the slice {part} is requested, but the tensor was published as {whole}"
         if value is None:
             value = arrays.empty(first.kind, first.dtype, part.local_shape)
         facts = arrays.facts_of(name, value)
@@ -173,14 +174,14 @@ class StateDictReader:
         if facts.shape != part.local_shape:
             return f"{part} is to be pulled into a tensor of shape {facts.shape}"
         if arrays.is_readonly(value, facts.kind):
-            return "it is to be pulled into an array that is read-only"
+            return "the array to pull into is read-only"
         if not arrays.has_room(value, facts.kind):
-            return "it is to be pulled into what has one element's memory for several (`expand`)"
+            return "elements of the tensor to pull into share memory (`expand`)"
         boxes, left = covered(
             part, [entry.part for _, entry in places], zlib.crc32(name.encode()) % len(places)
         )
         if left:
-            return f"no publisher that was given has the elements {', '.join(map(str, left[:3]))}"
+            return f"no given publisher has the elements {', '.join(map(str, left[:3]))}"
         self._state_dict[name] = value
         memory = arrays.memory_in_a_row(value, facts.kind) if boxes else None
         if memory is not None:
@@ -223,8 +224,8 @@ class StateDictReader:
         """Pull a version. See `get_state_dict`.
 
         Raises:
-            RuntimeError: the pull before it, into the same memory, is not over.
-            ValueError: a tensor to pull into was resized since.
+            RuntimeError: the previous pull, into the same memory, is not over.
+            ValueError: a tensor to pull into was resized since the plan was made.
         """
         version = None if version is None else index(version)
         if version is not None and (version < 0 or newer_than is not None):
@@ -233,45 +234,46 @@ class StateDictReader:
         timeout = seconds_of(timeout)
         if not all(map(is_in_place, self._targets)):
             raise ValueError(
-                "a tensor that is pulled into was resized, and is elsewhere now: make a new "
+                "a tensor to pull into was resized, and its memory has moved: make a new "
                 "StateDictReader"
             )
         run = runtime()
         plane = plane_of(run)
-        if not self._busy.acquire(blocking=False):
-            raise RuntimeError(
-                "a pull into the same memory is under way: wait for its future first"
-            )
-        future: Future[PulledStateDict] = run.new_future()
-        pull = _Pull(self, plane, wanted, timeout, on_progress)
+        with uninterrupted():  # or it could stay busy
+            if not self._busy.acquire(blocking=False):
+                raise RuntimeError(
+                    "a pull into the same memory is running: wait for its future first"
+                )
+            future: Future[PulledStateDict] = run.new_future()
+            pull = _Pull(self, plane, wanted, timeout, on_progress)
 
-        def work() -> None:
-            _under_way[id(pull)] = pull
-            try:
-                pulled = pull.run()
-            except Exception as error:
-                over()
-                future.fail(error)
-            else:
-                over()
-                future.settle(lambda: pulled)
+            def work() -> None:
+                _under_way[id(pull)] = pull
+                try:
+                    pulled = pull.run()
+                except Exception as error:
+                    over()
+                    future.fail(error)
+                else:
+                    over()
+                    future.settle(lambda: pulled)
 
-        def over() -> None:
-            del _under_way[id(pull)]
-            self._busy.release()
+            def over() -> None:
+                del _under_way[id(pull)]
+                self._busy.release()
 
-        if not plane.waits.submit(work):
-            self._busy.release()
-            future.fail(RDMAOwnerLostError("the session that this process took part in has ended"))
+            if not plane.waits.submit(work):
+                self._busy.release()
+                future.fail(RDMAOwnerLostError("the session of this process has ended"))
         return future
 
     @property
     def sources(self) -> Sequence[StateDictHandle]:
-        """Whom it pulls from."""
+        """The publishers that it pulls from."""
         return tuple(self._sources)
 
     def ops(self, slots: tuple[int, ...]) -> list[Op]:
-        """For the runtime: all reads, of these slots of the publishers."""
+        """For the runtime: all reads, from these slots of the publishers."""
         found = self._ops.get(slots)
         if found is None:
             starts = [h.offset(slot) for h, slot in zip(self._sources, slots, strict=True)]
@@ -282,7 +284,7 @@ class StateDictReader:
             ]
         return found
 
-    def looks(self) -> list[Op]:
+    def stamp_reads(self) -> list[Op]:
         """For the runtime: reads of all stamps."""
         return [
             Op("read", handle.buffer.handle(), memory_of(header), len(header))
@@ -290,25 +292,25 @@ class StateDictReader:
         ]
 
     def found(self) -> Found:
-        """For the runtime: the stamps that were read last."""
+        """For the runtime: the stamps that were read most recently."""
         pairs = zip(self._sources, self._headers, strict=True)
         return [stamps_of(header, handle.buffers) for handle, header in pairs]
 
     def finish(self) -> PulledStateDict:
-        """For the runtime: put what was staged where it belongs."""
+        """For the runtime: copy staged bytes to their tensors."""
         for stage in self._stages:
             stage.finish()
         return PulledStateDict(self._state_dict)
 
 
 def _handles(sources: object) -> list[StateDictHandle]:
-    """Those that were given, one or several. Raises TypeError, ValueError."""
+    """The given handles, one or several. Raises TypeError, ValueError."""
     several = isinstance(sources, Iterable)
     found = list(cast("Iterable[object]", sources)) if several else [sources]
     for handle in found:
         if not isinstance(handle, StateDictHandle):
             raise TypeError(
-                f"a publisher is given by its StateDictHandle (`.handle` of the StateDictSource), "
+                f"a publisher is named by its StateDictHandle (`.handle` of the StateDictSource), "
                 f"not by a {type(handle).__qualname__}"
             )
     if not found:
@@ -331,27 +333,27 @@ class _Pull:
         self._deadline = self._began + timeout_s
         self._names = [handle.buffer.handle().actor for handle in reader.sources]
         self._reading = Reading(wanted, self._names)
-        self._told = Told(on_progress, self._began)
-        self._why = ""  # there was nothing to be had when it last looked
+        self._progress = ProgressReporter(on_progress, self._began)
+        self._why = ""  # why the last look found no version
 
     def progress(self) -> tuple[str, PullProgress]:
-        """From whom, and how far it is. Any thread."""
-        return ", ".join(dict.fromkeys(self._names)), self._told.now()
+        """The publishers' names, and the progress. Any thread."""
+        return ", ".join(dict.fromkeys(self._names)), self._progress.now()
 
     def run(self) -> PulledStateDict:
-        """Until it has a version, or an error."""
+        """Run until there is a version, or an error."""
         reader, reading = self._reader, self._reading
-        looks = reader.looks()
+        looks = reader.stamp_reads()
         pause = FIRST_PAUSE_S
         while True:
             shared_memory.fence()
             self._look(looks)
             shared_memory.fence()
-            match reading.looked(reader.found()):
+            match reading.stamps_read(reader.found()):
                 case Take(version=version, slots=slots):
-                    self._told.begin(version, reader.size, reading.torn)
-                    self._move(reader.ops(slots), self._told.moved)
-                    self._told.check()
+                    self._progress.begin(version, reader.size, reading.torn)
+                    self._move(reader.ops(slots), self._progress.moved)
+                    self._progress.check()
                     reading.copied()
                     pause = FIRST_PAUSE_S
                 case Done(version=version):
@@ -370,13 +372,13 @@ class _Pull:
     def _look(self, looks: Sequence[Op]) -> None:
         first = not self._why and not self._reading.torn
         try:
-            # Who has no time is told what there is, all the same.
+            # Even with a time-out of 0, the error says which versions there are.
             self._move(looks, grace=FIRST_LOOK_S if first else 0)
         except RDMATimeoutError:
             if not self._why:
                 raise
             raise RDMATimeoutError(
-                f"{self._wanted} was not there within {self._timeout_s:g} s: {self._why}",
+                f"{self._wanted} was not available within {self._timeout_s:g} s: {self._why}",
                 *self._about(0),
             ) from None
 
@@ -397,14 +399,14 @@ class _Pull:
     def _rest(self, pause: float) -> None:
         left = max(self._deadline - time.monotonic(), 0)
         if self._plane.ended.wait(min(pause, left)):
-            raise RDMAOwnerLostError("the session that this process took part in has ended")
+            raise RDMAOwnerLostError("the session of this process has ended")
 
     def _past(self, source: int, newest: int) -> StateDictVersionError:
         version = self._wanted.version
         assert version is not None
         kept = self._reader.sources[source].buffers
         return StateDictVersionError(
-            f"version {version} of the state dict of {self._names[source]} is gone: it had come to "
+            f"version {version} of the state dict of {self._names[source]} is gone: it is at "
             f"version {newest}, and keeps {kept}. Pull a newer one, or publish with more `buffers`",
             *self._about(source), self._reader.size, 0, None, version, newest,
         )  # fmt: skip
@@ -418,7 +420,7 @@ _under_way: dict[int, _Pull] = {}
 
 
 def pulls_under_way() -> list[tuple[int, str, PullProgress]]:
-    """The pulls of this process: a number for each, from whom, and how far it is. Any thread."""
+    """The pulls of this process: number, publishers, progress. Any thread."""
     return [(number, *pull.progress()) for number, pull in list(_under_way.items())]
 
 
@@ -433,35 +435,35 @@ def get_state_dict(
     on_progress: Callable[[PullProgress], object] | None = None,
     timeout: float = TIMEOUT_S,
 ) -> Future[PulledStateDict]:
-    """Pull a published state dict, as it was at one version, while its owner goes on.
+    """Pull a published state dict, as it was at one version, while its owner works on.
 
         pulled = await get_state_dict(handle, self.model.state_dict())
         self.version = pulled.version
 
     Args:
-        sources: the handle of a publisher, or those of several that each have a part. All are
-            taken at one version, which all of them have.
-        user_state_dict: tensors or arrays to pull into, in place. None: new ones, of all that is
-            published, of the publisher's kind.
-        slices: which part of the whole each of them is, by name; those not named are whole. What
-            the publishers have may be cut in another way.
-        strict: every name of either side has to be there on the other.
-        version: exactly this one, which is waited for.
-        newer_than: one above that, which is waited for. Otherwise the newest there is.
-        on_progress: called from time to time, on another thread, and when all is there. It may be
-            `port.send` of a Port whose receiver is elsewhere. What it raises fails the pull.
-        timeout: seconds for all of it.
+        sources: the handle of a publisher, or those of several that each have a part. All parts
+            are taken from one version, which all of the publishers have.
+        user_state_dict: tensors or arrays to pull into, in place. None: new ones for all published
+            tensors, of the publisher's kind.
+        slices: by name, the part of the whole that each tensor is; others are whole. The
+            publishers' parts may be cut differently.
+        strict: whether both sides must have the same names.
+        version: pull exactly this version; waits for it.
+        newer_than: pull a version greater than this one; waits for it. By default the newest one.
+        on_progress: called at intervals, on another thread, and when all bytes have arrived. It may
+            be `port.send` of a Port with a remote receiver. If it raises, the pull fails.
+        timeout: seconds for the whole pull.
 
     Returns:
-        A future of the names and tensors. When it fails, nothing touches your memory any more, and
-        what was to be pulled into is in part overwritten. Cancelling an `await` does not end it.
+        A future of the names and tensors. If it fails, your memory is no longer touched, and may be
+        partly overwritten. Cancelling an `await` does not end the pull.
 
     Raises:
-        StateDictMismatchError: at the call, with all that does not fit: names, types, shapes,
-            elements that nobody has.
-        StateDictVersionError: by the future: that version is not kept any more.
-        RDMATimeoutError: by the future: no such version in time; it says what there was.
-        RDMAOwnerLostError, RDMAHandleError: by the future: a publisher ended, or dropped it.
+        StateDictMismatchError: at the call, with everything that does not fit: names, types,
+            shapes, elements that no publisher has.
+        StateDictVersionError: by the future: that version is no longer kept.
+        RDMATimeoutError: by the future: there was no such version in time; it names those found.
+        RDMAOwnerLostError, RDMAHandleError: by the future: a publisher has ended or dropped it.
     """
     reader = StateDictReader(sources, user_state_dict, slices=slices, strict=strict)
     return reader.pull(

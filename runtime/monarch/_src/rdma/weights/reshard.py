@@ -1,8 +1,8 @@
-"""Which bytes of which shards make up the part of a tensor that somebody wants.
+"""Computes which bytes of which shards make up a wanted part of a tensor.
 
-No I/O. A tensor is held in parts by several publishers, which may overlap (replicas). What is
-wanted is cut into boxes, each within one held part and no two of them overlapping; what no part
-covers is told. A box is then a number of *runs*: bytes that lie in a row on both sides.
+No I/O. Several publishers hold parts of a tensor, which may overlap (replicas). The wanted part is
+cut into boxes that do not overlap, each within one held part; elements that no part covers are
+reported. A box then consists of *runs*: elements that are contiguous on both sides.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class Box(msgspec.Struct, frozen=True):
 
     @property
     def shape(self) -> Shape:
-        """How long it is in each dim."""
+        """Its length in each dim."""
         return tuple(b - a for a, b in zip(self.start, self.stop, strict=True))
 
     def common(self, other: Box) -> Box | None:
-        """What both hold; None if that is nothing."""
+        """The intersection of two boxes; None if it is empty."""
         start = tuple(map(max, self.start, other.start))
         stop = tuple(map(min, self.stop, other.stop))
         return None if any(a >= b for a, b in zip(start, stop, strict=True)) else Box(start, stop)
 
     def without(self, inner: Box) -> Iterator[Box]:
-        """What is left of it when a box within it is taken out, in boxes that don't overlap."""
+        """The rest of this box without a box inside it, as boxes that do not overlap."""
         start, stop = list(self.start), list(self.stop)
         for d, (low, high) in enumerate(zip(inner.start, inner.stop, strict=True)):
             if start[d] < low:
@@ -56,9 +56,9 @@ class Box(msgspec.Struct, frozen=True):
 def covered(
     wanted: TensorSlice, held: Sequence[TensorSlice], first: int = 0
 ) -> tuple[list[tuple[int, Box]], list[Box]]:
-    """Boxes that make up what is wanted, each with the number of the part that has it; the rest.
+    """Boxes that make up the wanted part, each with the number of the held part; then the rest.
 
-    Parts are asked from `first` on: who has many readers of replicas can spread them.
+    Held parts are tried from `first` on, so that many readers can be spread over replicas.
     """
     found: list[tuple[int, Box]] = []
     left = [Box.of(wanted)] if prod(wanted.local_shape) else []
@@ -80,10 +80,10 @@ def covered(
 
 
 class Runs(msgspec.Struct, frozen=True):
-    """A box as it lies in a part that is held and in one that is wanted, counted in elements.
+    """A box, as it lies in a held part and in the wanted part, counted in elements.
 
-    `length` elements in a row, `count` times. `start` to `stop` is where all of them lie in what
-    is held, and `strides` leads from one to the next there, dim by dim.
+    It consists of `count` runs of `length` contiguous elements. In the held part they lie within
+    `start` to `stop`; `strides` are the distances there, dim by dim.
     """
 
     box: Box
@@ -96,7 +96,7 @@ class Runs(msgspec.Struct, frozen=True):
     strides: Shape
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Where each begins in what is held, and in what is wanted."""
+        """The start of each run in the held part and in the wanted part."""
         here, there = strides_of(self.held.local_shape), strides_of(self.wanted.local_shape)
         shape = self.box.shape
         outer = _outer(shape, self.held.local_shape, self.wanted.local_shape)
@@ -109,13 +109,13 @@ class Runs(msgspec.Struct, frozen=True):
 
     @property
     def places(self) -> tuple[slice, ...]:
-        """What picks the box out of what is wanted."""
+        """The index of the box in the wanted part."""
         starts = zip(self.box.start, self.wanted.offsets, self.box.shape, strict=True)
         return tuple(slice(a - b, a - b + n) for a, b, n in starts)
 
 
 def runs_of(box: Box, held: TensorSlice, wanted: TensorSlice) -> Runs:
-    """See Runs. The box lies in both."""
+    """The runs of a box that lies in both parts."""
     shape, strides = box.shape, strides_of(held.local_shape)
     outer = _outer(shape, held.local_shape, wanted.local_shape)
     start = _at(box, held, strides)
@@ -127,12 +127,12 @@ def runs_of(box: Box, held: TensorSlice, wanted: TensorSlice) -> Runs:
 
 
 def strides_of(shape: Shape) -> Shape:
-    """How many elements lie between neighbours of each dim, row-major."""
+    """The distance in elements between neighbours in each dim, row-major."""
     return tuple(prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
 def _outer(shape: Shape, held: Shape, wanted: Shape) -> int:
-    """How many dims, from the first, have to be walked through: those after lie in a row."""
+    """How many leading dims have to be iterated; elements of the others are contiguous."""
     for d in range(len(shape) - 1, -1, -1):
         if not shape[d] == held[d] == wanted[d]:
             return d

@@ -1,20 +1,22 @@
-"""Versions in slots: how readers that nobody waits for see one version whole, or none.
+"""Versions in slots: how a reader, for which no publisher waits, sees all of one version or none.
 
 No I/O. A publisher has a ring of slots, each as large as the state dict, and a *stamp* for each
-slot. It changes a slot's bytes only while the stamp says `writing`; each stamp has a number that
-never comes back. A reader reads the stamps, copies a slot that is `complete`, and reads the stamps
-again: if that of the slot is the same, nobody had begun to change it before the copy was over, and
-what it has is that version. If not, it has nothing, and begins anew with the stamps that it has
-just read. So a publisher never waits for a reader, and a mixture of two versions is never handed
-out. (A seqlock a slot, with versions for sequence numbers.)
+slot. It changes a slot's bytes only while the stamp says `writing`; each stamp has a number that is
+never reused. A reader reads the stamps, copies a slot that is `complete`, and reads the stamps
+again. If the slot still has the same stamp, the publisher did not begin to change it before the
+copy was over, and the copy is that version. Otherwise the reader discards the copy, and begins anew
+with the stamps that it has just read. So a publisher never waits for a reader, and a reader never
+gets a mixture of two versions. (This is a seqlock for each slot, whose sequence numbers are
+versions.)
 
-Stamps are read while they are written. A stamp ends with a checksum, so that half of one and half
-of another is no stamp at all; such a slot counts as being written.
+A stamp may be read while it is written. It ends with a checksum, so that halves of two stamps are
+not valid; such a slot counts as being written.
 
-With several publishers (shards) a reader takes one version that all of them have; the stamps of all
-are read before the first copy and after the last.
+With several publishers (shards) a reader takes one version that all of them have; it reads the
+stamps of all before the first copy and after the last.
 
-Needed of the memory: what was stored before is seen before, on both sides (the driver's fences).
+The memory has to be ordered: earlier stores are seen before later ones, on both sides (the driver's
+fences).
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _STATES: tuple[State, ...] = ("empty", "writing", "complete")
 
 
 class Stamp(msgspec.Struct, frozen=True):
-    """What a slot holds. `number`: of the change that led to it, never used again."""
+    """The state of a slot. `number`: identifies the change that led to it; never reused."""
 
     state: State
     version: int
@@ -46,7 +48,7 @@ class Stamp(msgspec.Struct, frozen=True):
 
 
 def place_of(slot: int) -> int:
-    """Where the stamp of a slot is in the header."""
+    """The offset of a slot's stamp in the header."""
     return (slot + 1) * STAMP_BYTES
 
 
@@ -57,10 +59,10 @@ def packed(stamp: Stamp) -> bytes:
 
 
 def stamps_of(header: bytes | bytearray | memoryview, slots: int) -> list[Stamp | None]:
-    """The stamps in a header; None where one is being changed.
+    """The stamps in a header; None for one that is being changed.
 
     Raises:
-        ValueError: this is no header.
+        ValueError: this is not a header.
     """
     if bytes(header[: len(MAGIC)]) != MAGIC:
         raise ValueError("there is no published state dict in this memory")
@@ -76,7 +78,7 @@ def stamps_of(header: bytes | bytearray | memoryview, slots: int) -> list[Stamp 
 
 
 class Ring:
-    """The publisher's side: which slot is written next, and what its stamp says when.
+    """The publisher's side: chooses the slot for each version, and its stamps.
 
     Invariants: at most one slot is being written; with more than one slot, a version that was
     complete stays so until a newer one is; numbers grow with each change.
@@ -85,15 +87,15 @@ class Ring:
     def __init__(self, slots: int) -> None:
         self.stamps = [Stamp("empty", 0, n) for n in range(slots)]
         self.writing: int | None = None
-        self.version: int | None = None  # the newest that is complete, or was
+        self.version: int | None = None  # the newest one that was completed
         self._next = slots
 
     def begin(self, version: int | None) -> tuple[int, Stamp]:
-        """Take a slot to write a version to (None: the next one); its stamp from here on.
+        """Take a slot for a version (None: the next one); returns the slot and its new stamp.
 
         Raises:
-            RuntimeError: one is being written.
-            ValueError: it is not above all that were published.
+            RuntimeError: a version is being written.
+            ValueError: the version is not greater than all published ones.
         """
         if self.writing is not None:
             raise RuntimeError(
@@ -116,14 +118,14 @@ class Ring:
         return stamp.version if stamp.state == "complete" else -1
 
     def commit(self) -> tuple[int, Stamp]:
-        """What was begun is complete; its slot and stamp."""
+        """Complete the version that is being written; returns its slot and new stamp."""
         slot = self._written()
         stamp = self._change("complete", self.stamps[slot].version)
         self.version, self.writing = stamp.version, None
         return slot, stamp
 
     def abort(self) -> tuple[int, Stamp]:
-        """What was begun will not be complete: the slot holds nothing."""
+        """Give up the version that is being written: its slot becomes empty."""
         slot = self._written()
         stamp = self._change("empty", 0)
         self.writing = None
@@ -141,7 +143,7 @@ class Ring:
         return stamp
 
     def validate(self) -> None:
-        """AssertionError if what is kept contradicts itself."""
+        """Raise AssertionError if the stamps contradict each other."""
         assert [n for n, s in enumerate(self.stamps) if s.state == "writing"] == (
             [] if self.writing is None else [self.writing]
         )
@@ -159,7 +161,7 @@ class Ring:
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """Which version: exactly that one, or the newest above `newer_than`."""
+    """The version to pull: exactly `version`, or the newest one above `newer_than`."""
 
     version: int | None = None
     newer_than: int = -1
@@ -178,20 +180,20 @@ class Take(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Nothing to be had now; look again a little later. `why` in words."""
+    """There is no suitable version now: look again later. `why` has the reason."""
 
     why: str
 
 
 class Past(msgspec.Struct, frozen=True):
-    """It will never be there: publisher number `source` has gone on to `newest`."""
+    """The version is gone: publisher number `source` is already at `newest`."""
 
     source: int
     newest: int
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What was copied is that version, whole."""
+    """The copy is all of that version."""
 
     version: int
 
@@ -201,30 +203,30 @@ Action = Take | Wait | Past | Done
 
 
 class Reading:
-    """One pull: which version is taken, and whether what was copied is one.
+    """The state of one pull: which version is copied, and whether the copy is valid.
 
-    States and what leads on:
+    Transitions:
 
-        looking   looked: Take -> copying | Wait -> looking | Past -> over
+        looking   stamps_read: Take -> copying | Wait -> looking | Past -> over
         copying   copied -> checking
-        checking  looked: same stamps -> over (Done) | others -> as in looking, one more torn
+        checking  stamps_read: same stamps -> over (Done) | others -> as in looking, one more torn
         over
 
-    Stamps of several slots are not read in one moment: a version may be completed behind the place
-    that was looked at, and a newer one begun before it. So that a version is past is known only
-    when it is missing in a look that *began* after a newer one was seen.
+    The stamps of several slots are not read at one moment: during a look, a version may be
+    completed in a slot that was already read, and a newer one begun in the next. So a version
+    counts as gone only if it is missing in a look that *began* after a newer one was seen.
     """
 
     def __init__(self, wanted: Wanted, names: Sequence[str]) -> None:
         self._wanted = wanted
         self._names = names
         self.state: Literal["looking", "copying", "checking", "over"] = "looking"
-        self.torn = 0  # how often a version was replaced while it was copied
+        self.torn = 0  # how often a version was replaced during the copy
         self._take: Take | None = None
         self._stamps: list[Stamp | None] = []
-        self._newest = [-1] * len(names)  # by publisher, in the looks before this one
+        self._newest = [-1] * len(names)  # the newest version of each publisher in earlier looks
 
-    def looked(self, found: Found) -> Action:
+    def stamps_read(self, found: Found) -> Action:
         """The stamps of all publishers, read just now."""
         assert self.state in ("looking", "checking")
         if self.state == "checking":

@@ -154,6 +154,11 @@ from monarch._src.wire.messages.sessions import (
     SiteTaken,
     TakenOver,
 )
+from monarch._src.wire.messages.tables import (
+    Condition,
+    ReadTable,
+    TableRead,
+)
 from monarch._src.wire.messages.tunnels import (
     TunnelBytes,
     TunnelClose,
@@ -209,6 +214,7 @@ __all__ = [
     "ClientIs",
     "ClientKnown",
     "Command",
+    "Condition",
     "Creator",
     "DebugCommand",
     "Debugged",
@@ -252,6 +258,7 @@ __all__ = [
     "ReadActors",
     "ReadMetrics",
     "ReadStacks",
+    "ReadTable",
     "Refused",
     "Relay",
     "Reply",
@@ -279,6 +286,7 @@ __all__ = [
     "StopActor",
     "StopMesh",
     "StopProc",
+    "TableRead",
     "TakenOver",
     "ThreadStack",
     "TreeDone",
@@ -300,6 +308,7 @@ AnyMessage = (
     | SpawnActor | StopActor | StopProc | Call | Reply | ActorFailed | Probe | Bootstrap
     | Bootstrapped | Undelivered | Cast | CastTree | TreeDone | TreeStuck | Answer | Answers
     | ReadMetrics | GaveUp | ProcLife
+    | ReadTable | TableRead
     | ReadStacks | StacksRead | SignalProcs | Signalled | SetLinks | AskData | Keep | Kept
     | KeptActors | ForgetActors | Attach | Attached | Detach | TakenOver | ClientIs | Heard
     | SetLogLevel | AskPayload | PayloadSent | AskPart | PayloadPart | PayloadTaken

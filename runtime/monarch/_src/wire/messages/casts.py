@@ -9,18 +9,18 @@ AnswerRun: TypeAlias = tuple[int, int, int, int]  # first position, count, statu
 
 
 class Cast(Message, tag=40):
-    """A message for every rank of a region; the agent passes it on, each receiver fills in `rank`.
+    """A message for every rank of a region; the agent relays it, each receiver fills in `rank`.
 
-    `number` counts the casts of the sender to that mesh; `fences` names the ranks for which so many
-    direct messages come before it (see `net.state.message_order`). If `call` is not 0 the agent
-    gathers the answers, merged; with `each`, as they come. It is for the processes that have the
-    ranks in these `lives`; a rank that is in another one does not get it.
+    `number` counts the casts of the sender to that mesh; `fences` has the ranks to which the sender
+    sent direct messages before, with their number (see `net.state.message_order`). If `call` is not
+    0 the agent gathers the answers, merged; with `each`, as they come. The message is for the
+    incarnations of ranks in `lives`; a rank that is in another incarnation does not get it.
     """
 
     carries_payload: ClassVar[bool] = True
     sender: str
     address: str
-    owner: str  # whose mesh it is
+    owner: str  # the owner of the mesh
     mesh: int
     number: int
     region: tuple[int, tuple[int, ...], tuple[int, ...]]  # offset, sizes, strides
@@ -28,16 +28,16 @@ class Cast(Message, tag=40):
     call: int
     each: bool
     message: Call | SpawnActor | StopActor | StopProc
-    lives: list[tuple[int, int]] = []  # (rank, life), of those that have been restarted
+    lives: list[tuple[int, int]] = []  # (rank, incarnation), of ranks that have been restarted
 
 
 class CastTree(Message, tag=107):
     """A cast over a tree of agents, sent to the head of a range (`host.state.cast_tree`).
 
-    The hosts of the cast, in order, are those with ranks of its region, but for `without` (numbers
-    in the mesh); the stretch are `count` of them from the place `first`. `before`: for runs of
-    hosts of the stretch, the sender's cast before this one. `standing`: which of those before it
-    the sender still waits for, in rows; None: no news of that.
+    The hosts of the cast, in order, are those with ranks of its region, except `without` (numbers
+    in the mesh); the range are `count` of them from index `first`. `before`: for runs of hosts of
+    the range, the sender's cast before this one. `standing`: the rows of earlier casts that the
+    sender still waits for; None: no change.
     """
 
     carries_payload: ClassVar[bool] = True
@@ -51,9 +51,10 @@ class CastTree(Message, tag=107):
 
 
 class TreeDone(Message, tag=108):
-    """The stretch whose head is at `place` is done with a cast, but for what is behind `missing`.
+    """The range whose head is at `place` is done with a cast, except the parts below `missing`.
 
-    To who has passed it on, and last to its sender. `call` and `runs` are those of Answers.
+    Goes to the agent that relayed the cast, and finally to its sender. `call` and `runs`: as in
+    Answers.
     """
 
     carries_payload: ClassVar[bool] = True
@@ -67,7 +68,7 @@ class TreeDone(Message, tag=108):
 
 
 class TreeStuck(Message, tag=109):
-    """To who has cast: I can't pass that on to the host at this place."""
+    """To the sender of a cast: the agent cannot relay it to the host at that index."""
 
     mesh: int
     number: int
@@ -75,7 +76,7 @@ class TreeStuck(Message, tag=109):
 
 
 class Answer(Message, tag=41):
-    """The answer of one rank to a cast, to who gathers them. Payload as of a Reply.
+    """The answer of one rank to a cast, for the agent that gathers them. Payload: as in Reply.
 
     `to` made the call; `position` is the rank's place in the region. Status ELSEWHERE: the rank has
     answered the caller itself.
@@ -89,7 +90,7 @@ class Answer(Message, tag=41):
 
 
 class Answers(Message, tag=42):
-    """Answers to a cast, those of neighbours that are equal once. Payload: theirs, end to end."""
+    """Answers to a cast, equal neighbours merged. Payload: theirs, concatenated."""
 
     carries_payload: ClassVar[bool] = True
     call: int

@@ -1,7 +1,7 @@
-"""Bridges: a debugger in a rank, and who speaks the Debug Adapter Protocol with it from outside.
+"""Bridges between a debugger in a rank and a client of the Debug Adapter Protocol outside.
 
-Its bytes go from the rank to the host agent and on to the console that has asked for the bridge,
-and back the same way. Nothing listens for it.
+The bytes go from the rank to the host agent and on to the console that asked for the bridge, and
+back the same way. No process listens on a port for it.
 """
 
 from monarch._src.wire.messages.base import Message
@@ -10,7 +10,7 @@ PIECE = 1 << 18  # bytes of the stream in one message, at most
 
 
 class AskBridge(Message, tag=160):
-    """Open a bridge to each of these (mesh, rank), or close it; one BridgeAnswered each."""
+    """Open a bridge to each of these (mesh, rank), or close it; one BridgeAnswered for each."""
 
     request: int
     targets: list[tuple[int, int]]
@@ -18,7 +18,7 @@ class AskBridge(Message, tag=160):
 
 
 class BridgeAnswered(Message, tag=161):
-    """What came of an AskBridge at one rank: it is open, or closed; `problem`: why it is not."""
+    """The result of an AskBridge at one rank: open, or closed; `problem`: why it failed."""
 
     request: int
     mesh: int
@@ -28,9 +28,9 @@ class BridgeAnswered(Message, tag=161):
 
 
 class BridgeBytes(Message, tag=162):
-    """A piece of the stream, of a bridge by that number; either way.
+    """A piece of the stream of a bridge, in either direction.
 
-    `mesh` and `rank` are 0 where a rank says it, which has its own.
+    `mesh` and `rank` are 0 if a rank sends it: the agent knows them.
     """
 
     mesh: int
@@ -40,14 +40,14 @@ class BridgeBytes(Message, tag=162):
 
 
 class SetBridge(Message, tag=163):
-    """Load the debugger and connect it, or take it out. Answered by BridgeSet."""
+    """Load the debugger and connect it, or disconnect it. Answered by BridgeSet."""
 
     bridge: int
     open: bool
 
 
 class BridgeSet(Message, tag=164):
-    """The debugger is connected, or it is not: any more, or, for that problem, at all."""
+    """The debugger is connected, or no longer; `problem`: why it cannot be."""
 
     bridge: int
     open: bool
@@ -55,7 +55,7 @@ class BridgeSet(Message, tag=164):
 
 
 class BridgeClosed(Message, tag=165):
-    """A bridge that its console has not closed is gone, and why."""
+    """A bridge has ended, not by its console, for that reason."""
 
     mesh: int
     rank: int

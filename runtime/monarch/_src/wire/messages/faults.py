@@ -1,4 +1,4 @@
-"""Faults on purpose (`monarch.testing`)."""
+"""Faults injected on purpose (`monarch.testing`)."""
 
 import msgspec
 
@@ -15,7 +15,7 @@ class SignalProcs(Message, tag=82):
 
 
 class Signalled(Message, tag=83):
-    """The answer to SignalProcs: who got it, and why nobody did."""
+    """The answer to SignalProcs: the ranks that got the signal; `problem`: why none did."""
 
     request: int
     ranks: list[int]
@@ -25,8 +25,8 @@ class Signalled(Message, tag=83):
 class LinkRule(msgspec.Struct, array_like=True, frozen=True):
     """A fault on the links of one process to `peers`, or (`others`) to all but those.
 
-    They hold what is sent, or delay it, or lose such a part of calls (`loses_on` "in") or of
-    answers ("out"), drawn from `seed`. Without `both`, the peers do the same with what we send.
+    The links hold messages, delay them, or lose a fraction of calls (`loses_on` "in") or of answers
+    ("out"), drawn from `seed`. Without `both`, the peers do the same with messages of this process.
     """
 
     number: int
@@ -41,8 +41,8 @@ class LinkRule(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SetLinks(Message, tag=84):
-    """Begin these faults, lift those; answered by Reply, whose payload is MessagePack: why not (or
-    empty), and how many messages the lifted ones have lost.
+    """Begin these faults, end those. Answered by Reply, whose payload is MessagePack: an error (or
+    an empty text), and how many messages were lost by the faults that ended.
     """
 
     call: int

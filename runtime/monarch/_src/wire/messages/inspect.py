@@ -1,4 +1,4 @@
-"""Questions about what runs: figures of endpoints, actors, stacks."""
+"""Requests about the state of processes: metrics of endpoints, actors, stacks."""
 
 import msgspec
 
@@ -6,21 +6,21 @@ from monarch._src.wire.messages.base import Message
 
 
 class ReadMetrics(Message, tag=50):
-    """Say what you have counted; answered by Reply, with `wire.metrics_codec` as its payload."""
+    """Asks for metrics; answered by Reply, with `wire.metrics_codec` as its payload."""
 
     call: int
     rank: int
 
 
 class ReadActors(Message, tag=195):
-    """Asks for the live actors; the Reply's payload is of `wire.actor_snapshot_codec`."""
+    """Asks for the live actors; answered by Reply, with `wire.actor_snapshot_codec`."""
 
     call: int
     rank: int
 
 
 class SetLogLevel(Message, tag=175):
-    """Log what is at least of that level, as `logging` counts; answered by Reply."""
+    """Set the lowest level that is logged, as in `logging`; answered by Reply."""
 
     call: int
     rank: int
@@ -28,7 +28,7 @@ class SetLogLevel(Message, tag=175):
 
 
 class StackFrame(msgspec.Struct, array_like=True, frozen=True):
-    """One line of Python that a thread was in. `name` is qualified where the interpreter knows."""
+    """One line of Python in a stack. `name` is qualified if the interpreter knows it."""
 
     name: str
     filename: str
@@ -36,7 +36,7 @@ class StackFrame(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ThreadStack(msgspec.Struct, array_like=True, frozen=True):
-    """What one thread was in, outermost first. `name` is empty for the main thread.
+    """The stack of one thread, outermost frame first. `name` is empty for the main thread.
 
     `waits`: its innermost frame waits for an answer of another actor.
     """
@@ -47,7 +47,7 @@ class ThreadStack(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StackGroup(msgspec.Struct, array_like=True):
-    """Ranks of one mesh that were found in the same; `what` says it in words ("in all_reduce")."""
+    """Ranks of one mesh with the same stacks; `what` describes them ("in all_reduce")."""
 
     what: str
     threads: tuple[ThreadStack, ...]
@@ -55,7 +55,7 @@ class StackGroup(msgspec.Struct, array_like=True):
 
 
 class MeshStacks(msgspec.Struct, array_like=True):
-    """The ranks of one mesh, or those asked for, by what they were found in; most ranks first."""
+    """The ranks of one mesh, or the requested ones, grouped by stacks; largest group first."""
 
     mesh: int
     name: str
@@ -65,9 +65,9 @@ class MeshStacks(msgspec.Struct, array_like=True):
 
 
 class ReadStacks(Message, tag=80):
-    """Look into these ranks (none: all), of these meshes (none: all); answered by StacksRead.
+    """Read the stacks of these ranks (none: all), of these meshes (none: all).
 
-    `full`: with the frames of the runtime; `idle`: also into ranks that say that they are idle.
+    Answered by StacksRead. `full`: with frames of the runtime; `idle`: also of ranks that are idle.
     """
 
     request: int
@@ -78,7 +78,7 @@ class ReadStacks(Message, tag=80):
 
 
 class StacksRead(Message, tag=81):
-    """The answer to ReadStacks; `problem`: why none could be read."""
+    """The answer to ReadStacks; `problem`: why no stack could be read."""
 
     request: int
     meshes: list[MeshStacks]

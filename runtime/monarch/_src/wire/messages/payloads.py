@@ -37,7 +37,7 @@ class AskPayload(Message, tag=120):
 
 
 class PayloadSent(Message, tag=121):
-    """The large parts of that payload: the body first if it is one of them. Payload: these."""
+    """The large parts of that payload, beginning with the body if that is large. Payload: these."""
 
     carries_payload: ClassVar[bool] = True
     number: int
@@ -48,10 +48,10 @@ class PayloadSent(Message, tag=121):
 class AskPart(Message, tag=122):
     """A gateway requests a piece of a part of a payload from its sender on another host.
 
-    For payloads that cannot be had by a connection of their own (AskBulk).
+    For payloads that cannot be fetched over a connection of their own (AskBulk).
 
-    The payload is that which the sender calls `number`, and `word` stands for this receiver of it.
-    Answered by PayloadPart.
+    `number` is the sender's number for the payload, `word` its number for this receiver. Answered
+    by PayloadPart.
     """
 
     number: int
@@ -74,9 +74,9 @@ class PayloadPart(Message, tag=123):
 
 
 class PayloadTaken(Message, tag=124):
-    """The gateway that asked for it has all of that payload, or does not want it any more.
+    """The gateway that requested that payload has all of it, or no longer wants it.
 
-    `bulk`: how many of its bytes came by connections of their own. `why`: why not all of them.
+    `bulk`: how many of its bytes came over connections of their own. `why`: why not all of them.
     """
 
     number: int
@@ -87,10 +87,10 @@ class PayloadTaken(Message, tag=124):
 
 
 class AskBulk(Message, tag=125):
-    """Asked by a gateway of another, which answers BulkAt.
+    """A request of one gateway to another, which answers BulkAt.
 
-    Without a body: where do you serve payloads of your host? With one: connect to where I listen,
-    and serve them there (`rdma/transports/tcp_connect.py`).
+    Without a body: return the address at which you serve payloads of your host. With one: connect
+    to the sender's listener, and serve them there (`rdma/transports/tcp_connect.py`).
     """
 
     number: int
@@ -98,7 +98,7 @@ class AskBulk(Message, tag=125):
 
 
 class BulkAt(Message, tag=126):
-    """The answer: as that of AskData for SERVE and COME. Requests are to name that incarnation."""
+    """The answer: as for AskData with SERVE and COME. Requests have to name that incarnation."""
 
     number: int
     incarnation: bytes

@@ -1,8 +1,8 @@
-"""What the text annotations of a class or function name. No I/O.
+"""The objects that text annotations of a class or function name. No I/O.
 
-`typing.get_type_hints` evaluates them where the names of their module are: on a rank, in its
-`__main__`. The classes, modules and types that a text names go along, so that they are there. What
-could not be sent is left out: an annotation keeps nothing from being sent.
+`typing.get_type_hints` evaluates annotations in the namespace of their module: on a rank, in its
+`__main__`. So the classes, modules and types that a text names travel too. Objects that cannot be
+sent are left out: an annotation never prevents sending.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def _identifiers(text: str) -> tuple[str, ...]:
 
 
 def neighbours(thing: Any) -> dict[str, Any]:
-    """By name, what the text annotations of a class or function of `__main__` refer to."""
+    """By name, the objects that text annotations of a thing of `__main__` refer to."""
     if thing.__module__ != "__main__":
         return {}
     found: dict[str, Any] = {}
     names: Mapping[str, Any] = vars(sys.modules["__main__"])
     outer = thing.__qualname__.partition(".")[0]
     if isinstance(thing, type) and outer != thing.__qualname__ and _is_type(names.get(outer)):
-        found[outer] = names[outer]  # by which the class itself is found
+        found[outer] = names[outer]  # the class itself is an attribute of it
     noted = _noted_of(thing)
     texts = [text for text in noted.values() if type(text) is str] if noted else ()
     if not isinstance(thing, type):
@@ -73,7 +73,7 @@ def _is_type(value: Any) -> bool:
 def _can_be_sent(cls: type[Any]) -> bool:
     found = _asked.get(id(cls))
     if found is None or found[0]() is not cls:
-        # While it is being asked, a class that names this one again takes it for sendable.
+        # Meanwhile a class that refers back to this one takes it for sendable.
         _asked[id(cls)] = weakref.ref(cls), True
         _asked[id(cls)] = found = weakref.ref(cls), can_be_sent(cls)
     return found[1]

@@ -34,7 +34,7 @@ def make_code(*fields: Any) -> CodeType:
 
 
 def reduce_code(code: CodeType) -> Reduced:
-    """What pickle is told of a code object: how to make it again, and from which fields.
+    """The reduction of a code object: the function that makes it, and its fields.
 
     Nested functions are among the constants, and reduced by the same pickler in turn.
     """

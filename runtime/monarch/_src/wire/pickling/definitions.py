@@ -1,22 +1,22 @@
-"""What a class that came by value is defined as, and when that has changed. No I/O.
+"""The definition of a class that came by value, and when it has changed. No I/O.
 
-Runs in: the process to which a class came, on the thread that unpickles.
+Runs in: the process that received the class, on the thread that unpickles.
 
 An attribute is *code* (a function, a method, a property, another descriptor, a class), a *constant*
 (a number, text, bytes, `None`, a tuple or frozenset of those) or *state* (everything else: lists,
-dicts, objects). The definition of a class is the code and the constants as they last came, with the
+dicts, objects). The definition of a class is the code and the constants that came last, with the
 global names that the code uses. Two definitions are the same if
 
 - they have the same names, each with the same kind of attribute,
 - their constants are equal and of the same types,
-- their functions have equal byte code (line numbers included), defaults and closures, and what they
-  use of their globals is the same by these rules; a global that is state counts as the same only if
-  it is the same object, as what has come in a message never is.
+- their functions have equal byte code (line numbers included), defaults and closures, and the
+  globals that they use are the same by these rules. A global that is state counts as the same only
+  if it is the same object, which an object from a message never is.
 
-A definition that has changed is applied attribute by attribute: all code together, so that methods
-go on to share their globals; of constants those that have changed. State is given once, with the
-class itself. What this process has bound itself stays, code and constants too: an attribute that is
-not the object that came.
+A changed definition is applied attribute by attribute: all code together, so that methods continue
+to share their globals, but only those constants that have changed. State is given once, with the
+class itself. Attributes that this process has assigned are kept, including code and constants: they
+are recognised because they are not the object that came.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
-# `typing` takes all names in a protocol for what it asks for, but those that begin so.
+# `typing` counts any attribute as a member of a protocol, except those with this prefix.
 DEFINITION = "_abc_monarch_definition"
 _ATOMS = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
 _MISSING = object()
@@ -33,9 +33,9 @@ _DEEPEST = 20
 
 
 class Definition:
-    """What was last applied to a class, kept in the class itself.
+    """The definition that was last applied to a class, kept in the class itself.
 
-    applied: the attributes. used: of each dict of globals that its functions have, the values.
+    applied: the attributes. used: the values in each dict of globals of its functions.
     """
 
     __slots__ = ("applied", "used")
@@ -44,7 +44,7 @@ class Definition:
         self.take(attributes)
 
     def take(self, attributes: dict[str, Any]) -> None:
-        """These are applied now."""
+        """Record the attributes that are applied now."""
         self.applied = dict(attributes)
         self.used: dict[int, dict[str, Any]] = {}
         for value in attributes.values():
@@ -61,7 +61,7 @@ def redefine(
     assign: Callable[[type[Any], str, Any], None],
     remove: Callable[[type[Any], str], None],
 ) -> bool:
-    """Apply what has changed; whether anything has. `attributes`: as they came now."""
+    """Apply the changes; returns whether there are any. `attributes`: those that came now."""
     before, own = definition.applied, vars(cls)
     ours = {name for name, value in before.items() if own.get(name, _MISSING) is not value}
     code = {n: v for n, v in attributes.items() if _is_code(v)}
@@ -87,7 +87,7 @@ def redefine(
     gone = [name for name in before if name not in attributes]
     if not changed and not gone:
         return False
-    # One that is ours but has no value from elsewhere yet is not among `before`.
+    # An attribute of this process that never came from elsewhere is not in `before`.
     for name, value in changed.items():
         if name not in ours and (name in before or name not in own):
             assign(cls, name, value)
@@ -129,13 +129,13 @@ def _is_constant(value: Any, depth: int = 4) -> bool:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """What a descriptor is made of."""
+    """The parts of a descriptor."""
     if isinstance(value, property):
         yield from (value.fget, value.fset, value.fdel)
     elif isinstance(value, (staticmethod, classmethod)):
         yield cast(Any, value).__func__
     elif not isinstance(value, type) and hasattr(cast(Any, type(value)), "__get__"):
-        # Beside functions and constants it may have what it derives from them: a signature, a lock.
+        # Its other attributes may be derived from these: a signature, a lock.
         for name, part in sorted(getattr(value, "__dict__", {}).items()):
             if name != "__wrapped__" and (_is_code(part) or _is_constant(part)):
                 yield part
@@ -150,7 +150,7 @@ def _content(cell: Any) -> Any:
 
 
 class _Comparison:
-    """Of attributes that were applied with those that came; see the module's text."""
+    """Compares applied attributes with new ones, by the rules in the module's docstring."""
 
     def __init__(self, used: dict[int, dict[str, Any]]) -> None:
         self._used = used
@@ -163,7 +163,7 @@ class _Comparison:
         if type(old) is not type(new) or not depth:
             return False
         pair = id(old), id(new)
-        if pair in self._compared:  # it refers to itself; what differs is found where it stands
+        if pair in self._compared:  # a cycle: a difference is found elsewhere
             return True
         if isinstance(old, FunctionType):
             self._compared.add(pair)
@@ -171,7 +171,7 @@ class _Comparison:
         if isinstance(old, CodeType):
             return old == new
         if isinstance(old, (type, ModuleType)):
-            return False  # a process has one of each
+            return False  # a process has only one of each
         if _is_constant(old):
             return _is_constant(new) and _same_constants(old, new)
         if isinstance(old, tuple):

@@ -1,11 +1,11 @@
-"""Classes, and other things with a name, that are the same in several processes. No I/O.
+"""Classes, and other named objects, that are the same in several processes. No I/O.
 
-Runs in: any process, any thread. A thing that travels by value gets an identity where it is first
-pickled; a process that knows the identity uses the thing that it has. Only weak references are
-kept, where the thing allows them.
+Runs in: any process, any thread. An object that travels by value gets an identity when it is first
+pickled; a process that knows the identity uses its own object. Only weak references are kept, if
+the object allows them.
 
-cloudpickle has such a table of its own, which is told of ours as far as its release has one: what
-the user pickles with it is then the same class, too.
+cloudpickle has such a table of its own. Where its release allows, identities are entered there as
+well, so that objects that the user pickles with cloudpickle are the same, too.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import cloudpickle.cloudpickle as by_value  # pyright: ignore[reportMissingTypeS
 
 
 class Known:
-    """One thing of this process.
+    """One object of this process.
 
-    identity: names it in all processes. filled: it is complete; False while what has come is being
-    put into it.
+    identity: names it in all processes. filled: whether it is complete; False while its attributes
+    are being set.
     """
 
     __slots__ = ("filled", "identity", "of")
@@ -40,7 +40,7 @@ class Known:
 
         try:
             self.of: Callable[[], Any] = weakref.ref(thing, on_gone)
-        except TypeError:  # it takes no weak references, and is one of few
+        except TypeError:  # a type without weak references; there are few such objects
             self.of = lambda: thing
 
 
@@ -55,12 +55,12 @@ _track_there = cast(
 
 
 def known(thing: Any) -> Known:
-    """What this process knows of a thing; its identity is made if it has none."""
+    """The entry of an object; gives it an identity if it has none."""
     found = _by_thing.get(id(thing))
     if found is not None:
         if found.of() is thing:
             return found
-        _by_thing.pop(id(thing), None)  # of one that is gone, of which the table was not told
+        _by_thing.pop(id(thing), None)  # an object without weak references has gone
     tracked = isinstance(thing, type) and _identity_there is not None
     identity = cast(Any, _identity_there)(thing) if tracked else uuid.uuid4().hex
     made = _by_thing.setdefault(id(thing), Known(thing, identity, filled=True))
@@ -68,20 +68,20 @@ def known(thing: Any) -> Known:
 
 
 def find(identity: str) -> Any | None:
-    """The thing of that identity, if this process has it."""
+    """The object of that identity, if this process has it."""
     found = _by_identity.get(identity)
     return None if found is None else found.of()
 
 
 def settle(identity: str, thing: Any, *, filled: bool) -> Any:
-    """Give a thing that was made here that identity; the one that has it, if another was quicker.
+    """Give an object that identity. Returns the object that has it, if another thread was faster.
 
-    Atomic without a lock: `dict.setdefault` is.
+    Atomic without a lock, because `dict.setdefault` is.
     """
     made = Known(thing, identity, filled=filled)
     there = _by_identity.setdefault(identity, made)
     found = there.of()
-    if found is None:  # it went away meanwhile
+    if found is None:  # that object has gone meanwhile
         _by_identity[identity] = there = made
         found = thing
     if there is made:

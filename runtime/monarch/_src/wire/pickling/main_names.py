@@ -1,11 +1,11 @@
-"""The names in a rank's `__main__` of what has come by value. No I/O.
+"""The names of classes and functions in a rank's `__main__`, if they came by value. No I/O.
 
-Runs in: any process, on the thread that unpickles. A rank calls `begin` once; elsewhere, in a
-client above all, `__main__` is the user's own and nothing is entered.
+Runs in: any process, on the thread that unpickles. A rank calls `begin` once. In other processes,
+such as a client, `__main__` belongs to the user and nothing is entered.
 
-A class or function of a cell or script says that it is of `__main__`. pickle, `typing` and much
-else look there for it, so what comes is entered under its name, the newest last. A name that code
-on the rank has bound itself is never changed.
+A class or function of a cell or script has `__main__` as its module. pickle, `typing` and others
+look for it there, so each one that comes is entered under its name; the newest wins. A name that
+code on the rank has bound itself is never changed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from types import ModuleType
 from typing import Any
 
 MAIN = "__main__"
-_entered: dict[str, Any] | None = None  # what was entered last under each name; None: off
-_replaced: list[ModuleType] = []  # functions that run have its names as their globals
+_entered: dict[str, Any] | None = None  # the last object entered under each name; None: disabled
+_replaced: list[ModuleType] = []  # kept, because running functions use its names as globals
 
 
 def begin() -> None:
-    """Give this process an empty `__main__` in place of the runtime's, for names that come."""
+    """Replace the runtime's `__main__` in this process by an empty one, for names that come."""
     global _entered
     _replaced.append(sys.modules[MAIN])
     main = sys.modules[MAIN] = ModuleType(MAIN)
@@ -30,7 +30,7 @@ def begin() -> None:
 
 
 def enter(name: str, value: object) -> None:
-    """Bind a name in `__main__`, unless it is bound there to what this module has not entered."""
+    """Bind a name in `__main__`, unless code of the user has bound it."""
     if _entered is None or name.startswith("__"):
         return
     names = vars(sys.modules[MAIN])
@@ -40,15 +40,15 @@ def enter(name: str, value: object) -> None:
 
 
 def has(value: Any) -> bool:
-    """Whether a class or function stands in `__main__` here under its own name.
+    """Whether `__main__` in this process has that very class or function under its own name.
 
-    One that a decorator has wrapped does not, nor one that was defined anew since.
+    It has not if a decorator has wrapped it, or if it was defined anew since.
     """
     return value.__module__ == MAIN and vars(sys.modules[MAIN]).get(value.__name__) is value
 
 
 def forget() -> None:
-    """Remove from `__main__` what was entered, as the process ends."""
+    """Remove the entered names from `__main__`, when the process ends."""
     global _entered
     entered, _entered = _entered or {}, None
     names = vars(sys.modules[MAIN])

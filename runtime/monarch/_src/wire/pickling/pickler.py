@@ -1,24 +1,23 @@
 """User data <-> bytes: pickle protocol 5, by reference or by value. No I/O.
 
 Measured on one int argument: `pickle.dumps` 0.16 us, a cloudpickle pickler 1.4 us. So arguments
-made only of builtin types and arrays take the plain pickler; everything else takes one that also
-knows functions and classes that the other side could not import (those of `__main__` and of cells,
-lambdas, closures). What travels by value takes the source text of its files along, so that
-tracebacks and debuggers on the other side can show it.
+made only of builtin types and arrays use the plain pickler. All others use one that also knows
+functions and classes that the receiver cannot import (those of `__main__` and of cells, lambdas,
+closures). Functions that travel by value take the source text of their files along, so that
+tracebacks and debuggers in the receiver can show it.
 
-What is sent is what the value was at the call: memory that somebody may still change is copied
-once; who sends at once may have it `loose`, and copies it to where it is to be. Not copied is what
-nobody can change: that of `bytes`, and what a `FrozenBuffer` holds. An array that is only marked
-read-only has an owner who can change it.
+A payload has the values at the time of the call. Memory that may still change is copied once; a
+caller that sends at once may ask for `loose` memory, and copies it to its destination itself.
+Memory that cannot change is not copied: that of `bytes`, and the pieces of a `FrozenBuffer`. An
+array that is only marked read-only has an owner that can change it.
 
 Classes, the standard library's wrappers of functions and names of types, code objects and torch's
-memory are reduced here and in the modules beside this one, whatever cloudpickle does about them in
-its release; its are functions, and what is left.
+memory are reduced here and in the modules beside this one, independently of cloudpickle's release.
+cloudpickle reduces functions, and everything else.
 
 Body: a pickle; or, if sources travel along, `S`, a u32 (big endian) and that many bytes of pickled
 `{filename: source}`, then the pickle. Buffers of `SEGMENT_FROM` bytes and more travel out of band;
-those that can be written to are copied first, since sending goes on after the call that sends has
-returned.
+writable ones are copied first, since sending may go on after the call has returned.
 """
 
 from __future__ import annotations
@@ -76,10 +75,10 @@ def _keeper(
     loose: list[int] | None,
     late: Mapping[int, Memory] | None = None,
 ) -> Callable[[pickle.PickleBuffer], bool]:
-    """What pickle asks of each buffer: whether to write it into the stream.
+    """The `buffer_callback` of pickle: returns whether to write a buffer into the stream.
 
-    With a list for those that are `loose` none is copied. `late`: the buffers, by their ids, whose
-    content is known only when all is pickled; they keep a place.
+    If there is a list `loose`, no buffer is copied. `late`: buffers, by their ids, whose content is
+    known only after pickling; they get placeholders.
     """
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
@@ -92,11 +91,11 @@ def _keeper(
             return True
         if raw.nbytes < SEGMENT_FROM:
             return True
-        # The message may leave long after the call, when the process it is for has begun.
+        # The message may leave long after the call, if its receiver is still starting.
         unchanging = id(buffer) in fixed or _is_of_bytes(raw)
         if loose is not None and not unchanging:
             loose.append(len(buffers))
-            unchanging = True  # until it is copied to its place
+            unchanging = True  # the caller copies it to its destination
         buffers.append(raw if unchanging else copied(raw))
         return False
 
@@ -104,7 +103,7 @@ def _keeper(
 
 
 class _Pieces(list[Any]):
-    """The file that a pickler writes to. It copies no large object, as `io.BytesIO` would."""
+    """The file that a pickler writes to. Unlike `io.BytesIO` it does not copy large objects."""
 
     __slots__ = ()
     write = list[Any].append
@@ -117,7 +116,7 @@ class _Pieces(list[Any]):
 
 
 class _Pickler(cloudpickle.Pickler):  # pyright: ignore[reportUntypedBaseClass]
-    """cloudpickle's, with reductions of our own; it notes the files that code came from."""
+    """cloudpickle's pickler, with our reductions; records the files that code came from."""
 
     def __init__(
         self,
@@ -168,8 +167,8 @@ class _Pickler(cloudpickle.Pickler):  # pyright: ignore[reportUntypedBaseClass]
 
     def _reduce_class(self, cls: type[Any]) -> Any:
         if cls.__module__.startswith("monarch.") and type(cls) is type:
-            # An error is shown as one of a public module, which nobody has to have imported here;
-            # what cloudpickle does not find there would travel by value.
+            # An error has the name of a public module, which need not have been imported here; if
+            # cloudpickle did not find it there, the class would travel by value.
             importlib.import_module(cls.__module__)
         if travels_by_value(cls):
             return reduce_class(cls, defines=self._defines)
@@ -189,8 +188,8 @@ class _Pickler(cloudpickle.Pickler):  # pyright: ignore[reportUntypedBaseClass]
             return reduced
         self.files.add(function.__code__.co_filename)
         make, made_of, (attributes, slots), _, _, fill = reduced
-        # Cells as they are, so that functions which share a variable share it there; cloudpickle
-        # makes a new one for each function.
+        # The cells themselves, so that functions that share a variable share it in the receiver
+        # too; cloudpickle makes a new cell for each function.
         slots["__closure__"] = None
         slots["__globals__"] = {**neighbours(function), **slots["__globals__"]}
         state = attributes, slots
@@ -207,19 +206,19 @@ class _Pickler(cloudpickle.Pickler):  # pyright: ignore[reportUntypedBaseClass]
         return reduced
 
     def _reduce_as_it_says(self, obj: Any, kind: type[Any]) -> Any:
-        """As its own method says, but not by a name of `__main__`, which is nobody else's."""
+        """Use the object's own reduction, but refuse a name of `__main__`, which is not shared."""
         if kind in self.dispatch_table or getattr(obj, "__module__", None) != main_names.MAIN:
             return NotImplemented
         reduced = obj.__reduce_ex__(5)
         if isinstance(reduced, str):
             raise TypeError(
-                f"cannot pickle {reduced!r}, a {kind.__qualname__} that goes by its name in "
+                f"cannot pickle {reduced!r}, a {kind.__qualname__} pickled as a name in "
                 "`__main__`; put it into a module that the other process can import"
             )
         return reduced
 
     def settle(self, buffers: list[Buffer], loose: list[int] | None) -> None:
-        """All is pickled: put the parts of storages that are used into their places."""
+        """After pickling: put the used parts of storages into their places."""
         held = [at for at, buffer in enumerate(buffers) if buffer == b"" and type(buffer) is bytes]
         settled: list[Buffer] = []
         for memory in dict.fromkeys(self.late.values()):
@@ -235,7 +234,7 @@ class _Pickler(cloudpickle.Pickler):  # pyright: ignore[reportUntypedBaseClass]
 
 
 def _fill_function(function: FunctionType, state: Any) -> None:
-    """Give a function of `__main__` what it has, and its name there."""
+    """Set the attributes of a function of `__main__`, and enter its name there."""
     attributes, fill = state
     fill(function, attributes)
     main_names.enter(function.__name__, function)
@@ -253,15 +252,15 @@ annotations.can_be_sent = _can_be_sent
 _REDUCE_EX = object.__reduce_ex__
 _DESCRIPTORS = tuple(base for base, _ in INHERITED)
 
-# What a notebook puts in the place of functions of Python's, by class: `exit` there ends a kernel,
-# and would take all of it along; `open` refuses its pipes, and would take the text of IPython.
+# Functions that a notebook substitutes for Python's, by class. `exit` there ends a kernel, and
+# would take all of it along; `open` refuses its pipes, and would take the text of IPython.
 _EXITS = ("ExitAutocall", "ZMQExitAutocall")
 _OF_NOTEBOOKS = ("IPython.core.autocall", "ipykernel.zmqshell")
 _OPENS = "IPython.core.interactiveshell"
 
 
 def _is_of_bytes(raw: memoryview) -> bool:
-    """Whether this memory is that of a `bytes`, as seen through views and numpy's arrays."""
+    """Whether this is memory of a `bytes`, possibly through views and numpy's arrays."""
     owner: Any = raw if raw.readonly else None
     while type(owner) is not bytes:
         if type(owner) is memoryview:
@@ -274,11 +273,11 @@ def _is_of_bytes(raw: memoryview) -> bool:
 
 
 _FULL, _PLAIN, _BULKY = 0, 1, 2
-_BULK = 1 << 16  # bytes from which on pickle gives them to its file, without a copy of its own
+_BULK = 1 << 16  # bytes from which on pickle passes objects to its file without copying them
 
 
 def _which(value: object, depth: int = 3) -> int:
-    """Which pickler it takes: the full one, the plain one, or the plain one with a file."""
+    """The pickler for a value: the full one, the plain one, or the plain one with a file."""
     kind = type(value)
     if kind in _ATOMS:
         return _PLAIN
@@ -317,7 +316,7 @@ def _which(value: object, depth: int = 3) -> int:
 
 
 def dumps_arguments(args: tuple[object, ...], kwargs: dict[str, object]) -> Payload | None:
-    """`dumps((args, kwargs), own=2)` where they are atoms, as most are; else None."""
+    """`dumps((args, kwargs), own=2)` if they are atoms, as most are; otherwise None."""
     for value in args:
         if type(value) not in _ATOMS:
             return None
@@ -332,17 +331,17 @@ def dumps(
     loose: bool = False,
     defines: bool = False,
 ) -> Payload:
-    """Pickle for another process. What happens to `value` afterwards does not change the payload.
+    """Pickle for another process. Later changes to `value` do not change the payload.
 
     Args:
-        source_of: gives the text of a file to send along, if any.
-        own: how many levels of tuples and dicts, from the outside, are the caller's own: nothing
-            else refers to them, so that large `bytes` in them can be taken out of band.
-        loose: the payload may refer to memory that others change; see `Payload.loose`.
-        defines: who knows a class in it takes a changed definition over; see
-        `wire.pickling.definitions`.
+        source_of: returns the text of a file to send along, if any.
+        own: how many levels of tuples and dicts, from the outside, belong to the caller: nothing
+            else refers to them, so large `bytes` in them can be taken out of band.
+        loose: the payload may refer to memory that still changes; see `Payload.loose`.
+        defines: receivers that know a class in it take over a changed definition; see
+            `wire.pickling.definitions`.
 
-    Raises whatever the objects' own reduction raises (`TypeError`, `pickle.PicklingError`, ...).
+    Raises the exceptions of the objects' own reductions (`TypeError`, `pickle.PicklingError`, ...).
     """
     which = _PLAIN if type(value) in _ATOMS else _which(value)
     if which == _PLAIN:
@@ -369,9 +368,9 @@ def dumps(
 
 
 def loads(payload: Payload, keep_sources: KeepSources | None = None) -> Any:
-    """Rebuild what `dumps` was given; sources that came along go to `keep_sources` first.
+    """Rebuild the value of a payload; sources in it go to `keep_sources` first.
 
-    Only for peers that are known: unpickling runs what the sender chose.
+    Only for known peers: unpickling runs code that the sender chose.
     """
     if payload.buffers:
         payload = carried(payload)
@@ -391,14 +390,14 @@ def loads(payload: Payload, keep_sources: KeepSources | None = None) -> Any:
 
 
 def pickle_in(payload: Payload) -> Buffer:
-    """The pickle alone, without the sources that came along."""
+    """The pickle alone, without sources."""
     body = memoryview(payload.body)
     if len(body) and body[0] == _SOURCES:
         return body[5 + int.from_bytes(body[1:5], "big") :]
     return body
 
 
-# Opcodes of atoms: how many bytes follow, or (negated) how many say how many follow.
+# Opcodes of atoms: the number of bytes that follow, or (negated) the size of the length field.
 _FOLLOWED_BY = {
     0x4E: 0, 0x88: 0, 0x89: 0,  # None, True, False
     0x4B: 1, 0x4D: 2, 0x4A: 4, 0x8A: -1,  # int
@@ -409,9 +408,9 @@ _FRAMED = 0x95
 
 
 def is_atom(payload: Payload) -> bool:
-    """Whether this is the pickle of one None, bool, int, float, str or bytes, and of nothing else.
+    """Whether this is the pickle of a single None, bool, int, float, str or bytes.
 
-    Equal ones may stand for each other: nobody can change them in place. Errs on the side of False.
+    Equal ones may stand for each other, because they are immutable. May return False for an atom.
     """
     body = payload.body
     if payload.buffers or len(body) < 4 or body[0] != 0x80:
@@ -443,8 +442,8 @@ def _as_bytes(buffer: Any) -> bytes:
 
 
 def _lifted(value: object, own: int, done: dict[int, _Lifted]) -> object:
-    # pickle copies bytes into its stream; those that stand directly in the arguments need not be.
-    # No deeper: what the user can refer to must be pickled as the object that it is.
+    # pickle copies bytes into its stream; `bytes` directly in the arguments need not be copied.
+    # It stops there: objects that the user can refer to must keep their identity in the pickle.
     kind = type(value)
     if kind is bytes and len(cast(bytes, value)) >= SEGMENT_FROM:
         return done.setdefault(id(value), _Lifted(cast(bytes, value)))

@@ -1,15 +1,15 @@
-"""Memory of torch tensors, pickled once and beside the stream. No I/O.
+"""Memory of torch tensors, pickled once and out of band. No I/O.
 
 A tensor's own reduction writes its storage into the stream as a file of `torch.save`: several
 copies, and one more for each tensor that shares the storage. Here a CPU storage is one buffer,
-which travels out of band if it is large, and tensors of one message that share memory share it
-there too. One that came out of band cannot be made larger in place (`resize_`).
+which travels out of band if it is large. Tensors of one message that share memory share it in the
+receiver too. A storage that came out of band cannot be enlarged in place (`resize_`).
 
-Of a large storage that the tensors of a message use in part, the span from the first byte used to
-the last one travels. Which that is, is known when all of the message is pickled: until then its
-place among the buffers is held (`Memory.settle`).
+If the tensors of a message use only a part of a large storage, the span from the first used byte to
+the last one travels. The span is known only after the whole message has been pickled; until then
+its place among the buffers is reserved (`Memory.settle`).
 
-Nothing here imports torch but to rebuild what somebody has sent: who has a tensor has it.
+torch is imported here only to rebuild a tensor: a sender with a tensor has imported it already.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _ALIGNED = 64  # bytes; more than any type of torch needs
 
 
 class Memory:
-    """One untyped storage in a pickle; unpickles as a storage over the memory that came.
+    """One untyped storage in a pickle; unpickles as a storage over the received memory.
 
-    low, high: the bytes of it that are used, if it is known only at the end which those are; it
-    then unpickles as a `Span`. None: all are.
+    low, high: the range of used bytes, if it is known only at the end; the object then unpickles as
+    a `Span`. None: all bytes are used.
     """
 
     __slots__ = ("_untyped", "high", "low", "pieces")
@@ -38,23 +38,23 @@ class Memory:
         self.pieces: tuple[pickle.PickleBuffer, pickle.PickleBuffer] | None = None
 
     def widen(self, low: int, high: int) -> None:
-        """These bytes are used too."""
+        """Include these bytes."""
         assert self.low is not None
         assert self.high is not None
         self.low, self.high = min(self.low, low), max(self.high, high)
 
     def whole(self) -> None:
-        """All bytes are used."""
+        """Include all bytes."""
         if self.low is not None:
             self.widen(0, self._untyped.nbytes())
 
     def make_pieces(self) -> tuple[pickle.PickleBuffer, pickle.PickleBuffer]:
-        """What stands for where its span begins, and for the span."""
+        """Placeholders for the start of the span and for its bytes."""
         self.pieces = pickle.PickleBuffer(bytes(8)), pickle.PickleBuffer(_bytes_of(self._untyped))
         return self.pieces
 
     def settle(self) -> tuple[bytes, memoryview]:
-        """Where the span begins, and its bytes: what the two `pieces` stand for."""
+        """The start of the span, and its bytes: the contents for the two placeholders."""
         assert self.pieces is not None
         assert self.low is not None
         low = self.low // _ALIGNED * _ALIGNED
@@ -77,10 +77,10 @@ def _bytes_of(untyped: Any) -> Any:
 
 
 def reduce_storage(storage: Any, known: dict[int, Memory]) -> tuple[Any, ...] | None:
-    """How to pickle a `TypedStorage` or `UntypedStorage`; None if torch has to do it (a device's).
+    """The reduction of a `TypedStorage` or `UntypedStorage`; None for one on a device.
 
     Args:
-        known: those of this message, by the address of what they share.
+        known: the storages of this message, by the address of their shared implementation.
     """
     untyped = getattr(storage, "_untyped_storage", storage)
     if untyped.device.type != "cpu":
@@ -95,7 +95,7 @@ def reduce_storage(storage: Any, known: dict[int, Memory]) -> tuple[Any, ...] | 
 
 
 def reduce_tensor(tensor: Any, known: dict[int, Memory]) -> tuple[Any, ...] | None:
-    """How to pickle a tensor that uses a part of a large storage; None: as torch does."""
+    """The reduction of a tensor that uses a part of a large storage; None: use torch's own."""
     if tensor.device.type != "cpu" or str(tensor.layout) != "torch.strided" or tensor.is_nested:
         return None
     untyped = tensor.untyped_storage()
@@ -113,7 +113,7 @@ def reduce_tensor(tensor: Any, known: dict[int, Memory]) -> tuple[Any, ...] | No
     reduced = tensor.__reduce_ex__(5)
     function, (storage, offset, *facts) = reduced[0], reduced[1]
     if function.__name__ != "_rebuild_tensor_v2" or len(reduced) > 2:
-        return reduced  # one with more than a storage: of another class, quantized, with attributes
+        return reduced  # another class, or quantized, or with attributes
     if memory is None:
         memory = known[untyped._cdata] = Memory(untyped, (low, high))
     memory.widen(low, high)
@@ -121,7 +121,7 @@ def reduce_tensor(tensor: Any, known: dict[int, Memory]) -> tuple[Any, ...] | No
 
 
 class Span:
-    """A storage of which a part has come; `low`: how many bytes of it have not, in front."""
+    """A storage of which a part has come; `low`: the number of bytes missing at its start."""
 
     __slots__ = ("low", "untyped")
 
@@ -146,14 +146,14 @@ def _rebuild_untyped(buffer: Any) -> Any:
 
 
 def is_rebuild_of_untyped(function: Any) -> bool:
-    """Whether torch has this rebuild tensors of its newer types, from storages without a type."""
+    """Whether torch rebuilds tensors of newer types with that function, from untyped storages."""
     return function.__name__ == "_rebuild_tensor_v3" and function.__module__ == "torch._utils"
 
 
 def rebuild_of_untyped() -> Any:
-    """What does that from storages as they come here; see `is_rebuild_of_untyped`.
+    """Our substitute for that function; see `is_rebuild_of_untyped`.
 
-    Torch's function takes what `torch.load` gives, which has a type all the same.
+    Torch's function expects storages as `torch.load` returns them, which have a type.
     """
     return _rebuild_from_untyped
 
@@ -173,5 +173,5 @@ def _rebuild_typed(kind: Any, dtype: Any, untyped: Any) -> Any:
 
 
 def _same(value: Any) -> Any:
-    # Of a span that came whole: something in the message referred to the storage itself.
+    # A span of the whole storage: an object in the message referred to the storage itself.
     return value.untyped if type(value) is Span else value

@@ -1,14 +1,16 @@
-"""Reduce what the standard library wraps functions in, or names a type by. No I/O.
+"""Reduce the standard library's wrappers of functions, and its names of types. No I/O.
 
-pickle refers to some of it by a name of `__main__`, which no other process has (`lru_cache`,
-`NewType`, `ParamSpec`), and refuses others, since they hold a lock or weak references
-(`cached_property` before Python 3.12, `singledispatch`). Here each is made again of what it was
-made of: caches are empty there, locks free. What names a type keeps its identity
-(`wire.pickling.identities`), so that `is` and `==` go on to hold.
+pickle refers to some of them by a name of `__main__`, which no other process has (`lru_cache`,
+`NewType`, `ParamSpec`). It refuses others, which contain a lock or weak references
+(`cached_property` before Python 3.12, `singledispatch`) or cannot be made again without their
+function (`partialmethod` from Python 3.14 on). Here each is made again from its parts, with an
+empty cache and a free lock. Names of types keep their identity (`wire.pickling.identities`), so
+that `is` and `==` still hold.
 """
 
 from __future__ import annotations
 
+import copyreg
 import dataclasses
 import functools
 import sys
@@ -71,12 +73,12 @@ def _fill_cached_property(made: Any, state: dict[str, Any]) -> None:
 
 
 def is_single_dispatch(function: FunctionType) -> bool:
-    """Whether `functools.singledispatch` has made that function."""
+    """Whether the function was made by `functools.singledispatch`."""
     return function.__code__ is _SINGLE_DISPATCH
 
 
 def reduce_single_dispatch(function: Any) -> Reduced | None:
-    """What pickle is told of such a function: the one below, and those that it chooses from."""
+    """The reduction of such a function: its default, and the functions that it chooses from."""
     if is_importable(function, function.__qualname__):
         return None
     chosen = {kind: one for kind, one in function.registry.items() if kind is not object}
@@ -98,7 +100,7 @@ def _fill_single_dispatch(function: Any, state: tuple[dict[type, Any], Any]) -> 
 
 
 def _reduce_cell(cell: CellType) -> Reduced:
-    # As an object of its own, so that functions which share a variable share it there, too.
+    # As an object of its own, so that functions that share a variable share it there, too.
     try:
         return _make_cell, (), cell.cell_contents, None, None, _fill_cell
     except ValueError:
@@ -120,6 +122,18 @@ def _reduce_property(made: property) -> Reduced:
 
 def _reduce_method(made: Any) -> Reduced:
     return cast(Any, type(made)), (made.__func__,), _vars(made) or None
+
+
+def _reduce_partial_method(made: functools.partialmethod[Any]) -> Reduced:
+    # From Python 3.14 on its `__new__` wants the function, which may refer to this in turn.
+    reduced = made.__reduce_ex__(5)
+    if reduced[:2] != (cast(Any, copyreg).__newobj__, (type(made),)):
+        return reduced
+    return _make_partial_method, *reduced[1:]
+
+
+def _make_partial_method(kind: type[Any]) -> Any:
+    return object.__new__(kind)
 
 
 # --- names of types -------------------------------------------------------------------------------
@@ -169,7 +183,7 @@ def _make_named(
     try:
         made.__module__ = module
     except AttributeError:
-        pass  # an alias: it says whose function has called the constructor
+        pass  # a type alias: its `__module__` is that of the calling function
     return _entered(settle(identity, made, filled=True), module, arguments[0])
 
 
@@ -238,7 +252,7 @@ REDUCERS: dict[type[Any], Callable[[Any], Reduced | None]] = {
     weakref.WeakMethod: _reduce_weak_method,
     weakref.ProxyType: _refuse,
     weakref.CallableProxyType: _refuse,
-    weakref.finalize: _refuse,  # it would arrive as one that has run
+    weakref.finalize: _refuse,  # it would arrive as one that has already run
     weakref.WeakKeyDictionary: _reduce_weak_table,
     weakref.WeakValueDictionary: _reduce_weak_table,
     **{
@@ -252,12 +266,13 @@ REDUCERS: dict[type[Any], Callable[[Any], Reduced | None]] = {
         if hasattr(dataclasses, name)
     },
 }
-"""By exact class; None of a reducer: pickle refers to it by its name, which others can import."""
+"""By exact class. If a reducer returns None, pickle uses the name, which others can import."""
 
 INHERITED: tuple[tuple[type[Any], Callable[[Any], Reduced | None]], ...] = (
     (functools.cached_property, _reduce_cached_property),
+    (functools.partialmethod, _reduce_partial_method),
     (property, _reduce_property),
     (staticmethod, _reduce_method),
     (classmethod, _reduce_method),
 )
-"""The same for classes derived from these, asked once a class."""
+"""The same for classes derived from these."""

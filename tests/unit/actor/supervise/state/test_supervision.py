@@ -24,6 +24,8 @@ from monarch._src.actor.supervise.state.supervision import (
     StopMesh,
 )
 
+pytestmark = pytest.mark.slow
+
 DEEP = int(os.environ.get("MONARCH_MISCHIEF", "1"))
 
 # --- one life -------------------------------------------------------------------------------------

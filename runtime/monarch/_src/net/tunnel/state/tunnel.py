@@ -1,24 +1,24 @@
-"""One end of a tunnel: streams of bytes over one link, each with credit of its own. No I/O.
+"""One end of a tunnel: streams of bytes over one link, each with its own credit. No I/O.
 
-The *near* end is with a client that can reach one host only, the *far* end with the agent of that
-host, the gateway, which connects to others. A stream stands for one connection on either side:
+The *near* end belongs to a client that can reach only one host, the *far* end to the agent of that
+host, the gateway, which connects to other hosts. A stream stands for one connection on each side:
 
-    near    --asked--> OPENING --it is connected there--> OPEN --the other side ends--> ENDING
-    far     --asked of it--> OPENING --dialled--> OPEN
+    near    --asked--> OPENING --the far end has connected--> OPEN --the other side ends--> ENDING
+    far     --TunnelOpen came--> OPENING --dialled--> OPEN
 
-- *Credit*: each end takes so many bytes of a stream and no more until some of them have left it,
-  into its own connection. So one end holds at most `WINDOW` for a stream, `MOST_STREAMS` times that
-  in all; a connection that takes nothing stops who writes into the other end, by TCP, and no other
-  stream.
-- ENDING: the other side has ended the stream, and what it had sent before is still to be written.
-  Nothing more is read. An end of this side is at once: nobody is there to write it to.
-- What comes of a stream that is none any more was under way when it ended, and is dropped. What
-  no end would say ends the stream of which it was said, and no other.
-- The end of the link ends all streams: connections of the two sides are then closed, and who used
-  them makes new ones, as after any connection that broke (`net.state.link` resends).
+- *Credit*: each end accepts a limited number of bytes of a stream, and more only when some have
+  left into its own connection. So one end holds at most `WINDOW` for a stream, `MOST_STREAMS` times
+  that in all. A connection that takes nothing stops the writer at the other end, by TCP, and no
+  other stream.
+- ENDING: the other side has ended the stream, and bytes that it sent before still have to be
+  written. Nothing more is read. If this side ends, the stream ends at once: there is no reader.
+- Messages of a stream that has ended were under way at that time, and are dropped. A message that
+  violates the protocol ends its stream, and no other.
+- The end of the link ends all streams: the connections on both sides are closed, and their users
+  make new ones, as after any broken connection (`net.state.link` resends).
 
-Prior art: credit as of HTTP/2 and SSH channels; half-closed streams are left out, since ZeroMQ does
-not use them. Events are methods named in the past tense and return what follows, in order. Not
+Prior art: credit as in HTTP/2 and SSH channels. Half-closed streams are omitted, since ZeroMQ does
+not use them. Events are methods named in the past tense; they return actions, in order. Not
 thread-safe.
 """
 
@@ -49,7 +49,7 @@ TUNNELLED = (TunnelOpen, TunnelOpened, TunnelBytes, TunnelCredit, TunnelClose)
 
 
 class StreamState(enum.Enum):
-    """Where a stream is, as one end has it."""
+    """The state of a stream at one end."""
 
     OPENING = "opening"
     OPEN = "open"
@@ -60,7 +60,7 @@ class StreamState(enum.Enum):
 
 
 class Say(msgspec.Struct, frozen=True):
-    """Tell the other end; `body` goes with TunnelBytes."""
+    """Send a message to the other end; `body` goes with TunnelBytes."""
 
     message: TunnelMessage
     body: Buffer = b""
@@ -88,9 +88,9 @@ class Write(msgspec.Struct, frozen=True):
 
 
 class Shut(msgspec.Struct, frozen=True):
-    """That stream is none any more: close its connection, or dial no longer. `why`: if it failed.
+    """A stream has ended: close its connection, or stop to dial. `why`: the error, if it failed.
 
-    What was to be written has been.
+    All received bytes have been written.
     """
 
     stream: int
@@ -103,8 +103,8 @@ Action: TypeAlias = "Say | Dial | Opened | Write | Shut"
 class _Stream:
     """Counts of bytes since the stream began.
 
-    sent <= may_send; received - written <= WINDOW; received <= told, which is the limit that the
-    other end was last told.
+    sent <= may_send; received - written <= WINDOW; received <= told, which is the limit that was
+    last sent to the other end.
     """
 
     def __init__(self, state: StreamState) -> None:
@@ -117,7 +117,7 @@ class _Stream:
 
 
 class Tunnel:
-    """See the module's text. `beyond`: whether other hosts may be dialled; else loopback only."""
+    """One end of a tunnel. `beyond`: whether it may dial other hosts; otherwise only loopback."""
 
     def __init__(self, *, near: bool, beyond: bool = True) -> None:
         self._near = near
@@ -141,14 +141,14 @@ class Tunnel:
         return min(PIECE, found.may_send - found.sent)
 
     def ends(self, stream: int) -> bool:
-        """Whether the other side has ended it, and something of it is still to be written."""
+        """Whether the other side has ended it, and received bytes still have to be written."""
         found = self._streams.get(stream)
         return found is not None and found.state is StreamState.ENDING
 
-    # --- on this side ---------------------------------------------------------------------------
+    # --- events of this side --------------------------------------------------------------------
 
     def asked(self, address: str) -> tuple[int, list[Action]]:
-        """Near: somebody wants a stream to that address; its number.
+        """Near: a stream to that address is wanted; returns its number.
 
         Raises:
             OSError: there are too many.
@@ -161,7 +161,7 @@ class Tunnel:
         return self._last, [Say(TunnelOpen(self._last, address))]
 
     def dialled(self, stream: int, address: str) -> list[Action]:
-        """Far: it is connected."""
+        """Far: the stream is connected."""
         found = self._streams.get(stream)
         if found is None:
             return [Shut(stream)]
@@ -169,19 +169,19 @@ class Tunnel:
         return [Say(TunnelOpened(stream, address))]
 
     def not_dialled(self, stream: int, why: str) -> list[Action]:
-        """Far: it could not be connected."""
+        """Far: the connection failed."""
         if self._streams.pop(stream, None) is None:
             return []
         return [Say(TunnelOpened(stream, "", why[:LONGEST_WHY] or "no answer"))]
 
     def read(self, stream: int, data: Buffer) -> list[Action]:
-        """Its connection has brought these bytes, at most as many as `may_read`."""
+        """Bytes were read from its connection, at most as many as `may_read`."""
         assert 0 < len(data) <= self.may_read(stream)
         self._streams[stream].sent += len(data)
         return [Say(TunnelBytes(stream), data)]
 
     def wrote(self, stream: int, size: int) -> list[Action]:
-        """So many bytes have left into its connection."""
+        """Bytes were written to its connection."""
         found = self._streams.get(stream)
         if found is None:
             return []
@@ -196,7 +196,7 @@ class Tunnel:
         return [Say(TunnelCredit(stream, limit))]
 
     def ended(self, stream: int, why: str = "") -> list[Action]:
-        """Its connection has ended, or is not wanted any more."""
+        """Its connection has ended, or is no longer wanted."""
         found = self._streams.pop(stream, None)
         if found is None or found.state is StreamState.ENDING:
             return []
@@ -212,10 +212,10 @@ class Tunnel:
         del self._streams[stream]
         return [Shut(stream, why)]
 
-    # --- what the other end has said --------------------------------------------------------------
+    # --- messages of the other end ----------------------------------------------------------------
 
     def received(self, message: TunnelMessage, body: Buffer = b"") -> list[Action]:
-        """The other end has said that."""
+        """A message of the other end came."""
         match message:
             case TunnelOpen():
                 return self._open(message)
@@ -266,7 +266,7 @@ class Tunnel:
         if found is None or not body:
             return []
         if found.state is not StreamState.OPEN or found.received + len(body) > found.told:
-            why = "the other end has sent what it was not to send"
+            why = "the other end has violated the protocol"
             return [Say(TunnelClose(stream, why)), *self._end(stream, why)]
         found.received += len(body)
         return [Write(stream, body)]
@@ -274,7 +274,7 @@ class Tunnel:
     def _credit(self, message: TunnelCredit) -> list[Action]:
         found = self._streams.get(message.stream)
         if found is not None:
-            # What it holds of this stream has its window, whatever it says.
+            # The other end holds at most its window, whatever the message contains.
             limit = min(message.limit, found.sent + WINDOW)
             found.may_send = max(found.may_send, limit)
         return []
@@ -293,7 +293,7 @@ class Tunnel:
     # --- for tests --------------------------------------------------------------------------------
 
     def validate(self) -> None:
-        """AssertionError if an invariant does not hold."""
+        """Raise AssertionError if an invariant does not hold."""
         assert len(self._streams) <= MOST_STREAMS
         for stream in self._streams.values():
             assert 0 <= stream.sent <= stream.may_send

@@ -1,9 +1,12 @@
-"""The same work on Monarch and on Ray, in turn, in one run.
+"""The same work on this runtime, torchmonarch and Ray, in turn, in one run.
 
-    python -m tests.benchmarks.against_ray --ray RAY_PYTHON [--rounds 3] [--ranks 8]
+    python -m tests.benchmarks.against_peers [--torchmonarch PYTHON] [--ray PYTHON]
+                                             [--rounds 3] [--ranks 8]
 
-RAY_PYTHON is an interpreter with `ray` 2.60 installed; this file runs under it too, and imports
-nothing else there. The best figure of each side is compared.
+Each PYTHON is an interpreter with the peer installed: `torchmonarch` 0.7.0 with `torch` 2.13.0, or
+`ray` 2.60. This file runs under it too, and imports nothing else there. This runtime and
+torchmonarch run the same class, through the public API of both. The best figure of each side is
+compared.
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 PIPELINED = 2000
+BROADCASTS = 2000
 BUSY_S = 600.0
+ECHOED = {"4 KiB": 4096, "1 MiB": 1 << 20}
 
 
 class Work(Protocol):
@@ -49,6 +54,18 @@ class Work(Protocol):
         """PIPELINED calls of one, all in flight."""
         ...
 
+    def broadcasts(self) -> None:
+        """BROADCASTS messages to all that ask for no answer, then one call of all."""
+        ...
+
+    def echo(self, data: bytes) -> None:
+        """Send bytes to one and have them back."""
+        ...
+
+    def pids(self) -> list[int]:
+        """The processes of all."""
+        ...
+
     def kill_busy(self) -> float:
         """Seconds from the SIGKILL of a busy one to the exception of its caller."""
         ...
@@ -68,6 +85,10 @@ class OnMonarch:
             def add(self, x: int) -> int:
                 self.n += x
                 return self.n
+
+            @endpoint
+            def echo(self, data: bytes) -> bytes:
+                return data
 
             @endpoint
             def pid(self) -> int:
@@ -116,6 +137,17 @@ class OnMonarch:
         for future in [self._one.add.call_one(1) for _ in range(PIPELINED)]:
             future.get()
 
+    def broadcasts(self) -> None:
+        for _ in range(BROADCASTS):
+            self._mesh.add.broadcast(1)
+        self._mesh.add.call(0).get()
+
+    def echo(self, data: bytes) -> None:
+        assert self._one.echo.call_one(data).get() == data
+
+    def pids(self) -> list[int]:
+        return [pid for _, pid in self._mesh.pid.call().get().items()]
+
     def kill_busy(self) -> float:
         pid = self._one.pid.call_one().get()
         future = self._one.sleep.call_one(BUSY_S)
@@ -137,6 +169,9 @@ class OnRay:
             def add(self, x: int) -> int:
                 self.n += x
                 return self.n
+
+            def echo(self, data: bytes) -> bytes:
+                return data
 
             def pid(self) -> int:
                 return os.getpid()
@@ -182,6 +217,18 @@ class OnRay:
     def pipelined(self) -> None:
         self._ray.get([self._mesh[0].add.remote(1) for _ in range(PIPELINED)])
 
+    def broadcasts(self) -> None:
+        for _ in range(BROADCASTS):
+            for actor in self._mesh:
+                actor.add.remote(1)
+        self.all()
+
+    def echo(self, data: bytes) -> None:
+        assert self._ray.get(self._mesh[0].echo.remote(data)) == data
+
+    def pids(self) -> list[int]:
+        return self._ray.get([actor.pid.remote() for actor in self._mesh])
+
     def kill_busy(self) -> float:
         pid = self._ray.get(self._mesh[0].pid.remote())
         answer = self._mesh[0].sleep.remote(BUSY_S)
@@ -209,13 +256,21 @@ def best(work: Callable[[], object], repeat: int, number: int = 1) -> float:
     return found
 
 
+def private_mib(pid: int) -> float:
+    """The memory that a process shares with no other, in MiB."""
+    with open(f"/proc/{pid}/smaps_rollup") as file:
+        lines = [line.split() for line in file]
+    kib = sum(int(words[1]) for words in lines if words[0].startswith("Private_"))
+    return kib / 1024
+
+
 def measure(side: str, ranks: int) -> dict[str, float]:
     """All figures of one side."""
     began = time.perf_counter()
-    work: Work = OnMonarch() if side == "monarch" else OnRay()
+    work: Work = OnRay() if side == "Ray" else OnMonarch()
     imported = time.perf_counter() - began
     first = best(lambda: work.start(ranks), 1)
-    work.stop()
+    stopped = best(work.stop, 1)
     second = best(lambda: work.start(ranks), 1)
     work.one_async()
     found = {
@@ -226,40 +281,54 @@ def measure(side: str, ranks: int) -> dict[str, float]:
         "the same, async (us)": 1e6 * best(work.one_async, 5, 300),
         f"call {ranks} and wait (us)": 1e6 * best(work.all, 5, 50),
         "calls in flight (1/s)": PIPELINED / best(work.pipelined, 3),
-        "SIGKILL to exception (ms)": 1e3 * work.kill_busy(),
+        "stop (s)": stopped,
+        f"broadcasts to {ranks} (1/s)": BROADCASTS / best(work.broadcasts, 3),
+        "memory of a process (MiB)": min(private_mib(pid) for pid in work.pids()),
     }
+    for name, size in ECHOED.items():
+        data = os.urandom(size)
+        found[f"echo {name} (us)"] = 1e6 * best(lambda data=data: work.echo(data), 5, 30)
+    found["SIGKILL to exception (ms)"] = 1e3 * work.kill_busy()
     work.stop()
     return found
 
 
 def main() -> None:
-    """Run both sides in turn and print the table; or, with --side, one of them."""
+    """Run the sides in turn and print the table; or, with --side, one of them."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--torchmonarch", help="an interpreter with torchmonarch installed")
     parser.add_argument("--ray", help="an interpreter with ray installed")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ranks", type=int, default=8)
-    parser.add_argument("--side", choices=["monarch", "ray"], help=argparse.SUPPRESS)
+    parser.add_argument("--side", choices=["ours", "torchmonarch", "Ray"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.side:
         print("RESULT " + json.dumps(measure(options.side, options.ranks)), flush=True)
         return
-    if not options.ray:
-        parser.error("--ray: name an interpreter with ray installed")
-    sides = {"monarch": sys.executable, "ray": options.ray}
+    peers = {"torchmonarch": options.torchmonarch, "Ray": options.ray}
+    sides = {"ours": sys.executable, **{name: python for name, python in peers.items() if python}}
+    if len(sides) == 1:
+        parser.error("--torchmonarch or --ray: name an interpreter with the peer installed")
     figures: dict[str, dict[str, float]] = {side: {} for side in sides}
     for _ in range(options.rounds):
         for side, python in sides.items():
             command = [python, __file__, "--side", side, "--ranks", str(options.ranks)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-            line = next(x for x in done.stdout.splitlines() if x.startswith("RESULT "))
-            for name, value in json.loads(line[7:]).items():
+            done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+            lines = [x for x in done.stdout.splitlines() if x.startswith("RESULT ")]
+            if not lines:
+                raise SystemExit(f"{side} ended with status {done.returncode}:\n{done.stderr}")
+            for name, value in json.loads(lines[0][7:]).items():
                 pick = max if name.endswith("(1/s)") else min
                 seen = figures[side]
                 seen[name] = pick(seen[name], value) if name in seen else value
-    for name, ours in figures["monarch"].items():
-        theirs = figures["ray"][name]
-        times = ours / theirs if name.endswith("(1/s)") else theirs / ours
-        print(f"{name:32} {ours:12.3f} {theirs:12.3f} {times:8.1f} x")
+    print(f"{'':32}" + "".join(f"{side:>13}{'':9}" for side in sides))
+    for name, ours in figures["ours"].items():
+        row = f"{name:32} {ours:12.3f}{'':9}"
+        for side in list(sides)[1:]:
+            theirs = figures[side][name]
+            times = ours / theirs if name.endswith("(1/s)") else theirs / ours
+            row += f" {theirs:12.3f} {times:6.1f} x"
+        print(row)
 
 
 if __name__ == "__main__":

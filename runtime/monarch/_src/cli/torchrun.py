@@ -1,0 +1,97 @@
+"""`monarch torchrun`: run a script on ranks, with the options of torchrun."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from monarch._src.cli.job import path_of
+from monarch._src.errors import ActorError, JobError, SessionError, SupervisionError
+from monarch._src.job.paths import job_names
+from monarch._src.mesh.host_mesh import HostMesh
+
+NAME = "torchrun"
+USAGE = """usage: monarch torchrun [--job JOB[:MESH]] [options of torchrun] SCRIPT [argument ...]
+
+Run a script on ranks, each with the environment that torchrun gives it. All ranks are started from
+here: on this machine, or on the hosts of a job (--job, before the other options). The options below
+are torchrun's own.
+"""
+
+
+def run(words: Sequence[str]) -> int:
+    """Run a script as these words say; return 0, 1 if it failed, 2 for wrong usage."""
+    # The public module: it also sets up where faults and output are shown.
+    actor: Any = import_module("monarch.actor")
+    # The error of the run tells of a rank that dies, so the default hook would tell it twice.
+    actor.unhandled_fault_hook = lambda _failure: None  # pyright: ignore[reportUnknownLambdaType]
+    runs: Any = import_module("monarch._src.spmd.torchrun")
+    arguments: Any = import_module("monarch._src.spmd.torchrun_arguments")
+    try:
+        if words[:1] in (["-h"], ["--help"]) or not words:
+            print(USAGE)
+            print(arguments.help_text())
+            return 0 if words else 2
+        job, words = _job_of(words)
+        launch = arguments.parse_arguments(words)
+        hosts = actor.this_host() if job is None else _hosts_of(job)
+        runs.run(launch, hosts)
+    except arguments.TorchrunArgumentError as error:
+        print(_prefixed(error), file=sys.stderr)
+        return 2
+    except (ActorError, SupervisionError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    except (ImportError, OSError, ValueError, JobError, SessionError) as error:
+        print(_prefixed(error), file=sys.stderr)
+        return 1
+    return 0
+
+
+def _prefixed(error: Exception) -> str:
+    text = str(error)
+    return text if text.startswith("monarch torchrun: ") else f"monarch torchrun: {text}"
+
+
+def _job_of(words: Sequence[str]) -> tuple[str | None, Sequence[str]]:
+    """The job that `--job` names, if it stands first, and the other words.
+
+    Raises:
+        ValueError: it names none.
+    """
+    first = words[0]
+    if first.startswith("--job="):
+        return first.removeprefix("--job="), words[1:]
+    if first != "--job":
+        return None, words
+    if len(words) < 2:
+        raise ValueError("--job takes the name of a job, or the path of its record")
+    return words[1], words[2:]
+
+
+def _hosts_of(job: str) -> HostMesh:
+    """The hosts of the job `NAME` or `NAME:MESH`.
+
+    Raises:
+        ValueError: there is no such job or mesh.
+        JobError, OSError, SessionError: its hosts cannot be used.
+    """
+    which, _, mesh = job.partition(":")
+    jobs: Any = import_module("monarch.job")
+    try:
+        found = jobs.job_load(path_of(which))
+    except FileNotFoundError:
+        known = ", ".join(job_names()) or "none"
+        raise ValueError(f"there is no job {which}; named jobs: {known}") from None
+    if not found.active:
+        raise ValueError(f"the job {which} has no hosts; job.state(PATH) reserves them")
+    state = found.state(cached_path=None)
+    names = list(state)
+    if not mesh and len(names) > 1:
+        raise ValueError(f"the job {which} has several meshes: give --job {which}:{names[0]}")
+    if mesh and mesh not in names:
+        raise ValueError(f"the job {which} has no mesh {mesh}; it has {', '.join(names)}")
+    hosts: HostMesh = state[mesh or names[0]]
+    return hosts

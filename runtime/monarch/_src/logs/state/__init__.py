@@ -1,0 +1,1 @@
+"""PURE: the last lines that ranks have written."""

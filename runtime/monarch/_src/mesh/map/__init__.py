@@ -1,0 +1,1 @@
+"""`ProcMesh.map`: a function over items, balanced over the ranks of a mesh."""

@@ -1,0 +1,105 @@
+"""The arguments of a map, checked before any rank is told of it.
+
+Runs in: the calling process, on the calling thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Literal, TypeAlias, cast
+
+import msgspec
+
+from monarch._src.actor.as_completed import positive_seconds
+from monarch._src.actor.call.pickling_errors import unpicklable_item
+from monarch._src.actor.errors.remote import ship
+
+OnError: TypeAlias = Literal["raise", "collect"]
+_ON_ERROR = ("raise", "collect")
+_PICKLED_AT_ONCE = 1000  # items
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+class MapArguments(msgspec.Struct, frozen=True):
+    """The arguments of one map. `name`: the function's, as errors and bars show it."""
+
+    function: Callable[[Any], Any]
+    name: str
+    items: Sequence[Any]
+    chunk_size: int | None
+    on_error: OnError
+    timeout: float | None
+    progress: bool
+
+
+def checked(
+    method: str, function: object, items: object, chunk_size: object, on_error: object,
+    timeout: object, progress: bool,
+) -> MapArguments:  # fmt: skip
+    """The arguments of `mesh.map` or `mesh.imap_unordered`, if they can be used.
+
+    Raises:
+        TypeError: one of the wrong type, or an item that cannot be pickled.
+        ValueError: a chunk size or time-out that is not positive, or an unknown `on_error`.
+    """
+    if not callable(function):
+        raise TypeError(
+            f"{method}: the first argument has to be a function, and is of type "
+            f"{type(function).__name__}"
+        )
+    if chunk_size is not None:
+        if not isinstance(chunk_size, int) or isinstance(chunk_size, bool):
+            raise TypeError(f"{method}: chunk_size={chunk_size!r}: give a whole number, or None")
+        if chunk_size < 1:
+            raise ValueError(f"{method}: chunk_size={chunk_size}: a chunk has at least one item")
+    if on_error not in _ON_ERROR:
+        raise ValueError(f'{method}: on_error={on_error!r}: give "raise" or "collect"')
+    timeout_s = positive_seconds(method, timeout)
+    if not isinstance(items, Iterable):
+        raise TypeError(
+            f"{method}: the items have to be iterable, such as a list, and are of type "
+            f"{type(items).__name__}"
+        )
+    listed = list(cast("Iterable[Any]", items))
+    _check_pickling(method, listed)
+    return MapArguments(
+        function, name_of(function), listed, chunk_size, on_error, timeout_s,
+        progress,
+    )  # fmt: skip
+
+
+def name_of(function: object) -> str:
+    """`fit` for a function; for a partial, that of its function; else that of its class."""
+    while isinstance(function, partial):
+        function = cast("partial[Any]", function).func
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return str(name).rpartition("<locals>.")[2]
+
+
+def refused_function(
+    method: str, arguments: MapArguments, error: Exception
+) -> tuple[Exception, Exception | None]:
+    """The error for a function that cannot be pickled, and its cause."""
+    refusal = unpicklable_item(method, f"the function {arguments.name}", arguments.function, error)
+    return refusal, error
+
+
+def _check_pickling(method: str, items: Sequence[Any]) -> None:
+    """Raise for the first item that cannot be pickled. Large buffers are not copied for this."""
+    for begin in range(0, len(items), _PICKLED_AT_ONCE):
+        some = [x for x in items[begin : begin + _PICKLED_AT_ONCE] if not isinstance(x, _PLAIN)]
+        if not some or _problem(some) is None:
+            continue
+        for index in range(begin, min(len(items), begin + _PICKLED_AT_ONCE)):
+            error = _problem(items[index])
+            if error is not None:
+                raise unpicklable_item(method, f"item {index}", items[index], error) from error
+
+
+def _problem(value: object) -> Exception | None:
+    try:
+        ship(value, loose=True)
+    except Exception as error:
+        return error
+    return None

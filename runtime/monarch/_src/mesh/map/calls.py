@@ -1,0 +1,115 @@
+"""The calls of a map: one for each chunk, whose answers the driver takes in order of arrival.
+
+Runs in: the calling process. The receiving thread hands the answers over; the thread that drives
+the map takes them and unpickles them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from monarch._src.actor.call.target import Target
+from monarch._src.actor.call.unpickling_errors import Reader
+from monarch._src.actor.errors.remote import error_for, unpack
+from monarch._src.actor.future import Future
+from monarch._src.actor.state.calls import PendingCall
+from monarch._src.errors import ActorError, SupervisionError, death_error
+from monarch._src.failures.report import RankFailure
+from monarch._src.mesh.map.state.schedule import Chunk
+from monarch._src.shape import Region
+from monarch._src.wire.frames import Payload
+
+
+class ChunkAnswered(msgspec.Struct, frozen=True):
+    """A rank has answered; `read` unpickles the answer, or raises the error of the call."""
+
+    chunk: Chunk
+    read: Callable[[], Any]
+
+
+class RankLost(msgspec.Struct, frozen=True):
+    """A rank is gone, or its actor is, and with it all chunks that it had."""
+
+    chunk: Chunk
+    error: SupervisionError
+
+
+class Answers:
+    """The answers of a map that are not taken yet."""
+
+    def __init__(
+        self, new_future: Callable[[], Future[None]], note_lost: Callable[[RankFailure], None]
+    ) -> None:
+        """`note_lost`: called on the receiving thread with the failure of a process."""
+        self._new_future = new_future
+        self.note_lost = note_lost
+        self._arrived: deque[ChunkAnswered | RankLost] = deque()
+        # Settled by the next arrival. Replaced before the thread that waits checks `_arrived`.
+        self.next: Future[None] = new_future()
+
+    def put(self, answer: ChunkAnswered | RankLost) -> None:
+        """An answer has arrived. On the receiving thread."""
+        self._arrived.append(answer)
+        self.next.settle(_nothing)
+
+    def take(self, timeout_s: float | None) -> ChunkAnswered | RankLost:
+        """The next answer; waits for it. TimeoutError if none arrives in time."""
+        while not self._arrived:
+            if self.next.done:
+                self.next = self._new_future()
+            if not self._arrived:
+                self.next.get(timeout_s)
+        return self._arrived.popleft()
+
+
+class ChunkCall(PendingCall):
+    """The call of one chunk on one rank."""
+
+    __slots__ = ("_answers", "_chunk", "_target")
+
+    def __init__(self, target: Target, region: Region, chunk: Chunk, answers: Answers) -> None:
+        super().__init__(target.procs.uid, target, region, 1)
+        self._target = target
+        self._chunk = chunk
+        self._answers = answers
+
+    def futures_of(self) -> Sequence[Any]:
+        return (self._answers.next,)
+
+    def on_answer(self, position: int, payload: Payload) -> None:
+        read = partial(Reader(self._target, self.region, self.endpoint).read, position, payload)
+        self._put(ChunkAnswered(self._chunk, read))
+
+    def on_error(self, position: int, status: int, payload: Payload) -> None:
+        failure, exception = unpack(payload)
+        error = error_for(status, [failure], None)
+        if isinstance(error, ActorError) and not isinstance(error, SupervisionError):
+            self._put(ChunkAnswered(self._chunk, partial(_throw, status, failure, exception)))
+        else:
+            self._put(RankLost(self._chunk, error))
+
+    def on_lost(self, position: int, failure: RankFailure) -> None:
+        self._answers.note_lost(failure)
+        found = self._target.describe_as_actor(failure, self.region.global_rank(position))
+        self._put(RankLost(self._chunk, death_error([found])))
+
+    def _put(self, answer: ChunkAnswered | RankLost) -> None:
+        if self.after_output is None:
+            self._answers.put(answer)
+        else:  # lines that the rank wrote before come first
+            self.after_output(partial(self._answers.put, answer))
+
+
+def _throw(
+    status: int, failure: RankFailure, exception: Callable[[], BaseException | None]
+) -> None:
+    raise error_for(status, [failure], exception())
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,330 @@
+"""Drives one map: sends chunks to ranks, takes their answers, and gives items of lost ranks away.
+
+Runs in: the calling process, on the thread that takes the results. While that thread does not ask
+for results, no rank is given more than the chunks that it has.
+Owns: the mesh of `Map` actors, from `begin` until `end`.
+Invariants: the arguments have been checked, items included, before `begin` sends anything. After
+`end` no chunk is sent, and those that run or wait have been asked to stop.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from time import monotonic
+from typing import Any, cast
+
+from msgspec.structs import replace
+
+from monarch._src.actor.call.call import Endpoint
+from monarch._src.actor.call.target import Target
+from monarch._src.actor.errors.remote import unpack
+from monarch._src.actor.future import Future
+from monarch._src.actor.inspect.safe_repr import live_text
+from monarch._src.actor.runtime import Runtime
+from monarch._src.actor.state.calls import PendingCall
+from monarch._src.errors import ItemError, ItemLostError, SupervisionError, death_error
+from monarch._src.failures.report import RankFailure
+from monarch._src.mesh.actor_mesh import ActorMesh, call_target_of
+from monarch._src.mesh.map import open_maps
+from monarch._src.mesh.map.arguments import MapArguments
+from monarch._src.mesh.map.calls import Answers, ChunkAnswered, ChunkCall, RankLost
+from monarch._src.mesh.map.deaths import HandledDeaths
+from monarch._src.mesh.map.open_maps import OpenMap
+from monarch._src.mesh.map.state.schedule import Chunk, MapSchedule
+from monarch._src.mesh.map.worker import Answer
+from monarch._src.shape import Region
+from monarch._src.wire.frames import Payload
+
+log = logging.getLogger("monarch.map")
+ENDING = "monarch-map-end"
+"""The name of the thread that ends a map whose results are no longer wanted."""
+LONGEST_ITEM = 60  # characters of the text of an item
+STOP_S = 5.0  # how long the end of a map waits for its actors
+
+Result = tuple[int, Any]
+"""The place of an item, and its value; with `on_error="collect"`, or its error."""
+
+
+class MapRun:
+    """One map over the ranks of a mesh."""
+
+    def __init__(self, runtime: Runtime, actors: ActorMesh, arguments: MapArguments) -> None:
+        """`actors`: those of `mesh.map.worker`, spawned on every rank that is alive."""
+        target = call_target_of(actors)
+        self._runtime = runtime
+        self._actors = actors
+        self._target = target
+        self._arguments = arguments
+        dead = target.failures_in(target.region)
+        living = [rank for at, rank in enumerate(target.region.ranks()) if at not in dead]
+        self._schedule = MapSchedule(len(arguments.items), living, arguments.chunk_size)
+        self._endpoints: dict[int, Endpoint[Any, Any]] = {}
+        self._calls: dict[int, PendingCall] = {}  # by chunk
+        self._lost: list[SupervisionError] = []
+        self._deaths = HandledDeaths(
+            runtime.ownership, target.procs.uid, frozenset(living), target.uid,
+            owned=target.procs.owner == runtime.name,
+        )  # fmt: skip
+        self._answers = Answers(runtime.new_future, self._deaths.note_lost)
+        self._losses: dict[int, list[RankFailure]] = {}  # by item
+        self._until = None if arguments.timeout is None else monotonic() + arguments.timeout
+        self._ended = False
+        self.number = runtime.calls.new_number()
+        open_maps.add(self.number, self)
+
+    # --- on the thread that takes the results -----------------------------------------------------
+
+    def begin(self) -> None:
+        """Send the first chunks."""
+        for chunk in self._schedule.hand_out():
+            self._send(chunk)
+
+    @property
+    def total(self) -> int:
+        """The number of items."""
+        return self._schedule.items
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every item has a value or an error."""
+        return self._schedule.is_complete
+
+    def next_results(self) -> Sequence[Result]:
+        """The results that arrive next; waits for them.
+
+        Raises:
+            ItemError, ItemLostError: an item has failed, and the map raises errors.
+            SupervisionError: no rank is left. TimeoutError: the time of the map is up.
+        """
+        if not self._schedule.in_flight:
+            raise self._none_left()
+        answer = self._next_answer()
+        self._calls.pop(answer.chunk.number, None)
+        if isinstance(answer, RankLost):
+            results = self._on_rank_lost(answer)
+        else:
+            results = self._on_answered(answer)
+        self._leave_out_dead()
+        for chunk in self._schedule.hand_out():
+            self._send(chunk)
+        return results
+
+    def end(self, *, cancel: bool) -> None:
+        """Stop the actors, and `cancel` what still runs or is queued. Idempotent."""
+        if self._ended:
+            return
+        self._ended = True
+        open_maps.remove(self.number)
+        self._deaths.close()
+        for pending in list(self._calls.values()):
+            self._runtime.cancel(pending)
+        try:
+            stopped = self._actors.stop("the map has ended")
+        except SupervisionError:
+            return  # another client holds the session of the mesh, and its actors
+        if not cancel:  # so that the next actor may run on the main thread of its process
+            stopped.exception(STOP_S)
+
+    def _next_answer(self) -> ChunkAnswered | RankLost:
+        while True:
+            left = None if self._until is None else max(0.0, self._until - monotonic())
+            try:
+                answer = self._answers.take(left)
+            except TimeoutError:
+                raise self._out_of_time() from None
+            if answer.chunk.number in self._calls:  # not of a rank that was lost before
+                return answer
+
+    def _send(self, chunk: Chunk) -> None:
+        items = self._arguments.items
+        endpoint = self._endpoints.get(chunk.rank) or self._endpoint_of(chunk.rank)
+
+        def call(target: Target, region: Region, _: Future[Any]) -> PendingCall:
+            made = self._calls[chunk.number] = ChunkCall(target, region, chunk, self._answers)
+            return made
+
+        endpoint.start(([items[at] for at in chunk.items],), {}, call)
+
+    def _endpoint_of(self, rank: int) -> Endpoint[Any, Any]:
+        region = self._target.region
+        point = region.extent.point_of_rank(region.position(rank))
+        one: Any = self._actors.slice(**dict(point))
+        found = self._endpoints[rank] = cast("Endpoint[Any, Any]", one.run)
+        return found
+
+    def _on_answered(self, answer: ChunkAnswered) -> Sequence[Result]:
+        values, failures, seconds = cast(Answer, answer.read())
+        chunk, results = answer.chunk, list(zip(answer.chunk.items, values, strict=False))
+        for at, packed in failures:
+            error = self._item_error(chunk.items[at], packed)
+            if self._arguments.on_error == "raise":
+                raise error
+            results[at] = (chunk.items[at], error)
+        self._schedule.on_done(chunk, seconds)
+        return results
+
+    def _on_rank_lost(self, lost: RankLost) -> Sequence[Result]:
+        rank, failure = lost.chunk.rank, lost.error.failures[0]
+        if failure.kind == "constructor":  # it would fail on every other rank
+            raise lost.error
+        back = failure.restarted > 0 and self._target.procs.restarts == "wait"
+        running = self._schedule.in_flight.get(rank, [])[:1]
+        for item in running[0].items if running else ():
+            self._losses.setdefault(item, []).append(failure)
+        for chunk in self._schedule.in_flight.get(rank, ()):
+            self._calls.pop(chunk.number, None)
+        loss = self._schedule.on_rank_lost(rank, comes_back=back)
+        if not back:
+            self._lost.append(lost.error)
+        ranks = len(self._schedule.in_flight)
+        if ranks and loss.again:
+            count = len(loss.again)
+            log.warning(
+                "%s; %s run again%s", failure.what,
+                "1 item of the map is" if count == 1 else f"{count:,} items of the map are",
+                "" if back else f" on the other ranks, of which {ranks:,} are left",
+            )  # fmt: skip
+        errors = [(item, self._lost_error(item)) for item in loss.abandoned]
+        if errors and self._arguments.on_error == "raise":
+            raise errors[0][1]
+        return errors
+
+    def _leave_out_dead(self) -> None:
+        """Give no chunk to an idle rank that has died; no item is to blame for its death."""
+        target = self._target
+        for at, failure in target.failures_in(target.region).items():
+            rank = target.region.global_rank(at)
+            if self._schedule.in_flight.get(rank) == []:
+                self._schedule.on_rank_lost(rank)
+                self._lost.append(death_error([target.describe_as_actor(failure, rank)]))
+
+    # --- errors -----------------------------------------------------------------------------------
+
+    def _item_error(self, index: int, packed: bytes) -> ItemError:
+        failure, rebuilt = unpack(Payload(packed))
+        text, exception = self._item_text(index), rebuilt()
+        # In place of the endpoint, which the user does not know.
+        named = replace(failure, actor_class=self._call_text(index, text), endpoint=None)
+        error = ItemError(exception, failures=[named], index=index, item=text)
+        error.__cause__ = exception
+        return error
+
+    def _lost_error(self, index: int) -> ItemLostError:
+        text, failures = self._item_text(index), self._losses[index]
+        remedy = (
+            f"each of these {len(failures)} times the rank ran {self._call_text(index, text)}, so "
+            "that item is not tried again: look for the cause in it"
+        )
+        return ItemLostError(failures=failures, remedy=remedy, index=index, item=text)
+
+    def _none_left(self) -> SupervisionError:
+        failures = [failure for error in self._lost for failure in error.failures]
+        if not failures:
+            failures = list(self._target.failures_in(self._target.region).values())
+        return SupervisionError(
+            failures=failures,
+            remedy=f"no rank of {self._target.procs.name} is left for the map: {self._state_text()}"
+            ' are done; spawn the mesh again, or with restart="on-failure"',
+        )
+
+    def _out_of_time(self) -> TimeoutError:
+        return TimeoutError(
+            f"map: {self._state_text()} are done within {self._arguments.timeout:g} s; the others "
+            "have been cancelled"
+        )
+
+    def _state_text(self) -> str:
+        return f"{self._schedule.done:,} of {self._schedule.items:,} items"
+
+    def _item_text(self, index: int) -> str:
+        text = live_text(self._arguments.items[index])
+        return text if len(text) <= LONGEST_ITEM else f"{text[: LONGEST_ITEM - 3]}..."
+
+    def _call_text(self, index: int, item: str) -> str:
+        return f"{self._arguments.name}(item {index}: {item})"
+
+    # --- from any thread --------------------------------------------------------------------------
+
+    def described(self) -> OpenMap:
+        """Its present state, for front ends."""
+        schedule, procs = self._schedule, self._target.procs
+        late: list[dict[str, int]] = []
+        if not schedule.left:
+            late = [dict(procs.extent.point_of_rank(rank)) for rank in list(schedule.busy_ranks)]
+        return OpenMap(
+            number=self.number,
+            function=self._arguments.name,
+            mesh=procs.name,
+            mesh_uid=f"{procs.uid:x}",
+            done=schedule.done,
+            total=schedule.items,
+            late=tuple(late),
+            calls=frozenset(call.number for call in list(self._calls.values())),
+            awaited=self._answers.next.awaited,
+            progress=self._arguments.progress,
+        )
+
+
+class MapResults(Iterator[Any]):
+    """The results of `imap_unordered`, in the order in which they arrive. `close` ends the map."""
+
+    def __init__(self, run: MapRun | None) -> None:
+        """`run`: the map, whose first chunks are sent; None: it has no items."""
+        self._run = run
+        self._ready: list[Any] = []
+
+    def __iter__(self) -> MapResults:
+        return self
+
+    def __next__(self) -> Any:
+        run = self._run
+        try:
+            while not self._ready:
+                if run is None or run.is_complete:
+                    self._finish(cancel=False)
+                    raise StopIteration
+                self._ready = [value for _, value in reversed(run.next_results())]
+        except StopIteration:
+            raise
+        except BaseException:
+            self._finish(cancel=True)
+            raise
+        return self._ready.pop()
+
+    def close(self) -> None:
+        """End the map: what runs is cancelled, and the other items are not run. Idempotent."""
+        self._ready = []
+        self._finish(cancel=True)
+
+    def _finish(self, *, cancel: bool) -> None:
+        run, self._run = self._run, None
+        if run is not None:
+            run.end(cancel=cancel)
+
+    def __del__(self) -> None:
+        run, self._run = self._run, None
+        if run is None:
+            return
+        try:
+            # Not here: the garbage collector may run in code that holds the locks of the runtime.
+            threading.Thread(
+                target=run.end, kwargs={"cancel": True}, name=ENDING, daemon=True
+            ).start()
+        except RuntimeError:
+            pass  # the program ends, and its meshes with it
+
+
+def run_to_end(run: MapRun) -> list[Any]:
+    """All results in the order of the items."""
+    results: list[Any] = [None] * run.total
+    complete = False
+    try:
+        while not run.is_complete:
+            for index, value in run.next_results():
+                results[index] = value
+        complete = True
+    finally:
+        run.end(cancel=not complete)
+    return results

@@ -1,0 +1,107 @@
+"""`map` and `imap_unordered` of a ProcMesh.
+
+Runs in: any process, on the calling thread. The modules that run a map are loaded by the first one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+if TYPE_CHECKING:
+    from monarch._src.errors import ItemError, ItemLostError
+    from monarch._src.mesh.map.driver import MapRun
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class MapsItems:
+    """Mixed into ProcMesh: a function over items, balanced over the ranks."""
+
+    def _begin_map(self, method: str, *arguments: Any) -> MapRun | None:
+        """Check the arguments, spawn the actors of a map, and send the first chunks."""
+        raise NotImplementedError
+
+    @overload
+    def map(
+        self, function: Callable[[T], R], items: Iterable[T], *, chunk_size: int | None = None,
+        on_error: Literal["raise"] = "raise", timeout: float | None = None, progress: bool = True,
+    ) -> list[R]: ...  # fmt: skip
+    @overload
+    def map(
+        self, function: Callable[[T], R], items: Iterable[T], *, chunk_size: int | None = None,
+        on_error: Literal["collect"], timeout: float | None = None, progress: bool = True,
+    ) -> list[R | ItemError | ItemLostError]: ...  # fmt: skip
+    def map(
+        self, function: Callable[[Any], Any], items: Iterable[Any], *,
+        chunk_size: int | None = None, on_error: Literal["raise", "collect"] = "raise",
+        timeout: float | None = None, progress: bool = True,
+    ) -> list[Any]:  # fmt: skip
+        """Run `function` on each item, on the ranks of this mesh, and wait for all results.
+
+        A rank that is done gets the next items, so that all ranks are busy to the end. If a rank
+        dies, its items are run on others: an item is run at least once, and its function may have
+        done part of its work before. The program goes on, without a call of the fault hook. An item
+        that was running at the deaths of three ranks is not tried again.
+
+        The function and the variables that it uses travel to each rank once. It also finds names
+        that `push` or a cell has bound on the rank. It may be `async def`.
+
+        Args:
+            items: read to the end before the first is sent. Large ones travel as arguments do.
+            chunk_size: how many items a message to a rank has; None: it follows from the time that
+                they take.
+            on_error: `"raise"` raises the first error that arrives, and cancels the rest;
+                `"collect"` puts an `ItemError` or `ItemLostError` in the place of the value.
+            timeout: seconds for all items; None: no limit.
+            progress: whether a notebook shows a bar.
+
+        Returns:
+            The values in the order of the items.
+
+        Raises:
+            TypeError: an argument of the wrong type, or one, or an item, that cannot be pickled;
+                nothing has been sent.
+            ValueError: an argument out of range.
+            ItemError: the function has raised for an item; it has the item's index, and the rank.
+            ItemLostError: three ranks have died while they ran the same item.
+            SupervisionError: no rank is left.
+            TimeoutError: the time is up; what ran has been cancelled.
+        """
+        from monarch._src.mesh.map.driver import run_to_end
+
+        run = self._begin_map(
+            "map", function, items, chunk_size, on_error, timeout, progress
+        )  # fmt: skip
+        return [] if run is None else run_to_end(run)
+
+    @overload
+    def imap_unordered(
+        self, function: Callable[[T], R], items: Iterable[T], *, chunk_size: int | None = None,
+        on_error: Literal["raise"] = "raise", timeout: float | None = None, progress: bool = True,
+    ) -> Iterator[R]: ...  # fmt: skip
+    @overload
+    def imap_unordered(
+        self, function: Callable[[T], R], items: Iterable[T], *, chunk_size: int | None = None,
+        on_error: Literal["collect"], timeout: float | None = None, progress: bool = True,
+    ) -> Iterator[R | ItemError | ItemLostError]: ...  # fmt: skip
+    def imap_unordered(
+        self, function: Callable[[Any], Any], items: Iterable[Any], *,
+        chunk_size: int | None = None, on_error: Literal["raise", "collect"] = "raise",
+        timeout: float | None = None, progress: bool = True,
+    ) -> Iterator[Any]:  # fmt: skip
+        """Run `function` on each item as `map` does; yields each value as it arrives.
+
+        The first items are sent at once. Ranks get further ones while the caller asks for values:
+        one that takes long over a value holds them back. The end of the iteration, an error,
+        `close()` or the collection of the iterator ends the map. The arguments and errors are those
+        of `map`.
+        """
+        from monarch._src.mesh.map.driver import MapResults
+
+        return MapResults(
+            self._begin_map(
+                "imap_unordered", function, items, chunk_size, on_error, timeout, progress
+            )
+        )

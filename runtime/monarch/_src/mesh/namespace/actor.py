@@ -1,0 +1,52 @@
+"""The actor that binds values in the `__main__` of a rank, and reads them there.
+
+Runs in: procs, for the time of one `push`, `scatter` or `pull`. Its mesh is stopped before the
+method returns, so that the main thread of the process is free for the next actor.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from monarch._src.actor.call.pickling_errors import unpicklable_item
+from monarch._src.actor.endpoint import Actor, endpoint
+from monarch._src.actor.errors.remote import ship
+from monarch._src.wire.pickling.main_names import MAIN
+
+
+class Namespace(Actor):
+    """The names of one rank's `__main__`."""
+
+    def __init__(self) -> None:
+        self._received: dict[str, Any] = {}
+
+    @endpoint
+    def receive(self, values: dict[str, Any]) -> None:
+        """Hold values until every rank has its own."""
+        self._received = values
+
+    @endpoint
+    def bind(self) -> None:
+        """Bind the values that were received."""
+        vars(sys.modules[MAIN]).update(self._received)
+
+    @endpoint
+    def has(self, name: str) -> bool:
+        """Whether the name is bound."""
+        return name in vars(sys.modules[MAIN])
+
+    @endpoint
+    def names(self) -> list[str]:
+        """The names that are bound."""
+        return [name for name in vars(sys.modules[MAIN]) if not name.startswith("_")]
+
+    @endpoint
+    def value(self, name: str) -> Any:
+        """The value of a name."""
+        value = vars(sys.modules[MAIN])[name]
+        try:
+            ship(value, loose=True)
+        except Exception as error:
+            raise unpicklable_item("pull", name, value, error) from None
+        return value

@@ -1,0 +1,178 @@
+"""`push`, `scatter` and `pull` of a ProcMesh.
+
+Runs in: any process, on the calling thread.
+"""
+
+from __future__ import annotations
+
+import keyword
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from monarch._src.actor.call.pickling_errors import unpicklable_item
+from monarch._src.actor.errors.remote import ship
+from monarch._src.failures.report import at_text, points_text
+from monarch._src.shape import MeshTrait, ValueMesh
+
+if TYPE_CHECKING:
+    from monarch._src.mesh.namespace.actor import Namespace
+
+_OF_RANKS = ("rank", "point")  # bound on each rank by the runner of cells
+
+
+class HasNamespace(MeshTrait):
+    """Mixed into ProcMesh: values in the `__main__` of each rank, where cells run."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name given at spawn."""
+
+    @abstractmethod
+    def spawn(self, name: str, Class: Any, *args: Any, **kwargs: Any) -> Any:
+        """Make one actor of `Class` on every proc."""
+
+    @abstractmethod
+    def _where(self) -> list[dict[str, int]]:
+        """The points of the ranks of this mesh in the mesh that was spawned."""
+
+    def push(self, /, **values: Any) -> None:
+        """Bind each value to its name on every rank, and wait until all ranks have them.
+
+        The names are those of the rank's `__main__`, which cells on the rank use, and functions
+        that `map` runs. Large values travel as arguments of calls do: once to each host.
+
+        Raises:
+            TypeError: a value that cannot be pickled, or no value.
+            ValueError: a name that cannot be bound.
+            SupervisionError: a rank has died. In each of these cases no name is bound on any rank.
+        """
+        _check_names("push", values)
+        self._bind("push", values, None)
+
+    def scatter(self, /, **values: Any) -> None:
+        """Bind an equal part of each value to its name on every rank, in order of ranks.
+
+        The parts are consecutive rows along the first axis of an array, a tensor or a data frame,
+        or consecutive items of a list.
+
+        Raises:
+            TypeError: a value without rows, or one that cannot be pickled, or no value.
+            ValueError: the ranks do not divide the rows, or a name that cannot be bound.
+            SupervisionError: a rank has died. In each of these cases no name is bound on any rank.
+        """
+        from monarch._src.mesh.namespace.rows import cut
+
+        _check_names("scatter", values)
+        count = len(self._region)
+        parts: list[dict[str, Any]] = [{} for _ in range(count)]
+        for name, value in values.items():
+            for own, part in zip(parts, cut(name, value, count, self._text()), strict=True):
+                own[name] = part
+        self._bind("scatter", values, parts)
+
+    def pull(self, name: str, *, join: bool = False) -> Any:
+        """The values that this name has on the ranks.
+
+        Args:
+            join: join the values along their first axis, as `scatter` has cut them; they have to be
+                arrays, tensors, data frames, lists or tuples, on all ranks alike.
+
+        Returns:
+            A ValueMesh, or with `join` the joined value.
+
+        Raises:
+            NameError: a rank has no such name.
+            TypeError: the values cannot be joined.
+            ActorError: a value cannot be pickled.
+            SupervisionError: a rank has died.
+        """
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f'pull: give a name, such as "loss"; {name!r} is none')
+        with self._namespace() as namespace:
+            there = namespace.has.call(name).get().values()
+            if not all(there):
+                raise NameError(self._missing_text(name, there, lambda: _known(namespace)))
+            values: ValueMesh[Any] = namespace.value.call(name).get()
+            if not join:
+                return values
+            from monarch._src.mesh.namespace.rows import join as joined
+
+            return joined(name, list(values.values()))
+
+    @contextmanager
+    def _namespace(self) -> Generator[Namespace]:
+        from monarch._src.mesh.namespace.actor import Namespace
+
+        namespace: Any = self.spawn("namespace", Namespace)
+        try:
+            yield namespace
+        finally:
+            namespace.stop("its values are bound, or read").get()
+
+    def _bind(
+        self, method: str, values: Mapping[str, Any], parts: Sequence[Mapping[str, Any]] | None
+    ) -> None:
+        """Bind `values` on every rank, or to each rank its own of `parts`."""
+        with self._namespace() as namespace:
+            # In two steps, so that no rank has new values if one cannot get its own.
+            try:
+                if parts is None:
+                    received: list[Any] = [namespace.receive.call(dict(values))]
+                else:
+                    ranks: list[Any] = [
+                        namespace.slice(**dict(point)) for point in self.extent.points()
+                    ]
+                    received = [
+                        rank.receive.call_one(part) for rank, part in zip(ranks, parts, strict=True)
+                    ]
+            except Exception as error:
+                _raise_for_value(method, values)
+                raise error
+            for answer in received:
+                answer.get()
+            namespace.bind.call().get()
+
+    def _missing_text(
+        self, name: str, there: Sequence[bool], names: Callable[[], Sequence[str]]
+    ) -> str:
+        lacking = [point for point, has in zip(self._where(), there, strict=True) if not has]
+        if len(lacking) < len(there):
+            ranks = points_text([(point, self.name) for point in lacking])
+            has = "has" if len(lacking) == 1 else "have"
+            return f"pull: {ranks} of {self.name} {has} no name {name!r}; pull it from a slice"
+        from difflib import get_close_matches  # needed for this error only
+
+        near = get_close_matches(name, names(), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "a cell on the ranks, or push, binds one"
+        return f"pull: no rank of {self._text()} has a name {name!r}; {hint}"
+
+    def _text(self) -> str:
+        """`workers`, or `workers[gpus=3]` for one rank."""
+        where = self._where()
+        return self.name + (at_text(where[0]) if len(where) == 1 else "")
+
+
+def _check_names(method: str, values: Mapping[str, Any]) -> None:
+    if not values:
+        raise TypeError(f"{method}: give at least one value, as in {method}(x=x)")
+    for name in values:
+        if not name.isidentifier() or keyword.iskeyword(name):
+            raise ValueError(f"{method}: {name!r} cannot be the name of a variable")
+        if name.startswith("__") or name in _OF_RANKS:
+            raise ValueError(f"{method}: each rank has a {name!r} of its own; choose another name")
+
+
+def _raise_for_value(method: str, values: Mapping[str, Any]) -> None:
+    """Raise the error that names the value which cannot be pickled, if one cannot."""
+    for name, value in values.items():
+        try:
+            ship(value, loose=True)
+        except Exception as error:
+            raise unpicklable_item(method, name, value, error) from error
+
+
+def _known(namespace: Any) -> list[str]:
+    return sorted({name for names in namespace.names.call().get().values() for name in names})

@@ -1,0 +1,72 @@
+"""A store whose waits end when the process groups of this rank are ended.
+
+Torch's own stores wait in C++, until their time-out, for a rank that may have died before it came.
+This one asks them whether the keys are there, and sleeps in between.
+
+Runs in: a rank, on threads that make process groups.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from monarch._src.spmd.torch_modules import torch_distributed
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.02
+
+
+def abortable(inner: Any, ended: threading.Event, timeout: timedelta) -> Any:
+    """A `torch.distributed.Store` over `inner`, whose waits end with a RuntimeError at `ended`."""
+    base: Any = torch_distributed().Store
+
+    class AbortableStore(base):
+        """See the module."""
+
+        def __init__(self) -> None:
+            super().__init__()  # pyright: ignore[reportUnknownMemberType]
+
+        @property
+        def timeout(self) -> timedelta:
+            """How long waits may take."""
+            return timeout
+
+        def set(self, key: str, value: Any) -> None:
+            inner.set(key, value)
+
+        def get(self, key: str) -> Any:
+            self.wait([key])
+            return inner.get(key)
+
+        def add(self, key: str, value: int) -> int:
+            return inner.add(key, value)
+
+        def compare_set(self, key: str, expected: Any, desired: Any) -> Any:
+            return inner.compare_set(key, expected, desired)
+
+        def delete_key(self, key: str) -> bool:
+            return inner.delete_key(key)
+
+        def num_keys(self) -> int:
+            return inner.num_keys()
+
+        def check(self, keys: Sequence[str]) -> bool:
+            return inner.check(list(keys))
+
+        def set_timeout(self, _timeout: timedelta) -> None:
+            """Ignored: that of the group stays."""
+
+        def wait(self, keys: Sequence[str], limit: timedelta | None = None) -> None:
+            deadline = time.monotonic() + (limit or timeout).total_seconds()
+            pause_s = FIRST_PAUSE_S
+            while not inner.check(list(keys)):
+                if ended.wait(pause_s):
+                    raise RuntimeError("Connection closed: the process groups here have ended")
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{', '.join(keys)} did not come in {limit or timeout}")
+                pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)
+
+    return AbortableStore()

@@ -1,0 +1,280 @@
+"""The actor of a process group on each rank: it joins, watches and leaves.
+
+Runs in: a rank. Joining blocks, so it has a thread of its own; the actor's loop stays free for the
+news that a peer is gone.
+Owns: the process groups that it has made, which end with the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextvars
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from monarch._src.actor.context import current
+from monarch._src.actor.endpoint import Actor, concurrent_endpoint, endpoint
+from monarch._src.mesh.actor_mesh import ActorMesh
+from monarch._src.mesh.device_mesh import (
+    forget_device_meshes,
+    has_device_mesh,
+    keep_device_mesh,
+)
+from monarch._src.spmd.abortable_store import abortable
+from monarch._src.spmd.backend_choice import CPU, backend_names
+from monarch._src.spmd.join_plan import JoinPlan, RankLook
+from monarch._src.spmd.rank_watch import RankWatch
+from monarch._src.spmd.rendezvous import (
+    FilePlace,
+    StoreServer,
+    TcpPlace,
+    remove_file,
+    store_at,
+)
+from monarch._src.spmd.state.group_watch import Absence
+from monarch._src.spmd.torch_modules import device_mesh_module, torch, torch_distributed
+
+log = logging.getLogger("monarch.spmd")
+R = TypeVar("R")
+CHECK_S = 0.005
+LONGEST_CHECK_S = 0.1
+JOINED_S = 5.0
+
+
+_plan: JoinPlan | None = None  # of the default process group, if a member of this process made it
+_store: Any = None  # of it; torch holds the store's C++ half only
+_joining = threading.Lock()
+
+
+class GroupMember(Actor):
+    """One rank's part of a process group."""
+
+    __monarch_watches__ = True
+
+    def __init__(self) -> None:
+        context = current.get()
+        assert context is not None
+        self._rank = context.actor_instance.rank.rank
+        self._peers: Any = None
+        self._watch: RankWatch | None = None
+        self._server: StoreServer | None = None
+        # Of this actor, from `watch` on.
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._context = contextvars.copy_context()
+        self._checking: asyncio.Task[None] | None = None
+
+    # --- watching ---------------------------------------------------------------------------------
+
+    @concurrent_endpoint
+    async def watch(self, peers: ActorMesh, *, anew: bool) -> str:
+        """Watch the process groups of this process; returns why that cannot be done.
+
+        `anew`: as if no group had ended yet, since the program makes others.
+        """
+        self._peers = peers
+        self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
+        try:
+            await in_thread(torch_distributed)
+        except ModuleNotFoundError as error:
+            return str(error)
+        if anew or self._watch is None or not self._watch.is_active:
+            self._renew_watch()
+        return ""
+
+    def _renew_watch(self) -> None:
+        self._watch = RankWatch(self._rank, self._report)
+        self._watch.begin()
+
+    def _report(self, absence: Absence) -> None:
+        """Tell the peers that an endpoint here has raised. Any thread.
+
+        Sent by this actor: the one that raised would get back messages to peers that are gone.
+        """
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(
+            self._tell_peers, "on_absence", absence, context=self._context
+        )
+
+    def _tell_peers(self, name: str, news: Any) -> None:
+        for point in self._peers.extent.region.ranks():
+            if point == self._rank:
+                continue
+            peer = self._peers.slice(**dict(self._peers.extent.point_of_rank(point)))
+            try:
+                getattr(peer, name).broadcast(news)
+            except Exception as error:
+                log.debug("rank %s was not told: %s", point, error)  # it is gone
+
+    def _handle_undeliverable_message(self, message: object) -> bool:
+        return True  # the peer is gone
+
+    @endpoint
+    async def on_absence(self, absence: Absence) -> None:
+        """A peer's endpoint has raised."""
+        if self._watch is None or not self._watch.is_active:
+            return
+        self._watch.state.on_absence(absence)
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.get_running_loop().create_task(self._check())
+
+    async def _check(self) -> None:
+        pause_s = CHECK_S
+        while self._watch is not None and self._watch.state.must_check:
+            why = self._watch.check()
+            if why is not None:
+                self._tell_peers("on_groups_ended", why)
+                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, LONGEST_CHECK_S)
+
+    @endpoint
+    async def on_groups_ended(self, why: str) -> None:
+        """A peer has died, or has found that a collective waits in vain."""
+        if self._watch is not None:
+            self._watch.end_groups(why)
+
+    # --- the default process group ----------------------------------------------------------------
+
+    @concurrent_endpoint
+    async def look(self, backends: Sequence[str]) -> RankLook:
+        """What this rank has, and which of these backends its torch lacks."""
+        return await in_thread(self._look, backends)
+
+    def _look(self, backends: Sequence[str]) -> RankLook:
+        host = os.uname().nodename
+        try:
+            dist = torch_distributed()
+        except ModuleNotFoundError as error:
+            return RankLook(str(error), host)
+        if _joining.acquire(timeout=JOINED_S):  # a join whose peer has died is about to end
+            _joining.release()
+        made, good = dist.is_initialized(), self._watch is not None and self._watch.is_active
+        good = good and self._watch is not None and self._watch.state.ended is None
+        return RankLook(
+            "", host,
+            tuple(one for one in backends if not dist.is_backend_available(one)),
+            tuple(one for one in dist.Backend.backend_list if dist.is_backend_available(one)),
+            _gpus(dist), _plan if made and good else None, made and _plan is None,
+            _joining.locked(),
+        )  # fmt: skip
+
+    @concurrent_endpoint
+    async def offer(self) -> TcpPlace:
+        """Serve the store of the next group. For rank 0 of a mesh on several hosts."""
+        server = await in_thread(partial(StoreServer.open, one_host=False))
+        self._server = server
+        return TcpPlace(server.host, server.port)
+
+    @concurrent_endpoint
+    async def join(self, plan: JoinPlan) -> None:
+        """Make the default process group with all peers, in place of an earlier one."""
+        self._renew_watch()
+        await in_thread(self._join, plan)
+
+    def _join(self, plan: JoinPlan) -> None:
+        global _plan, _store
+        with _joining:
+            dist = torch_distributed()
+            _leave()
+            timeout = timedelta(seconds=plan.timeout_s)
+            if self._server is not None:
+                store, self._server = self._server.store, None
+                store.set_timeout(timeout)
+            else:
+                store = store_at(plan.place, plan.world_size, timeout)
+            if set(backend_names(plan.backend)) == {CPU} and self._watch is not None:
+                # NCCL uses the store from threads of its own, for which torch's own is made.
+                store = abortable(store, self._watch.reason_known, timeout)
+            device: dict[str, Any] = {}
+            if plan.devices:
+                device["device_id"] = torch().device("cuda", plan.devices[self._rank])
+            dist.init_process_group(
+                plan.backend, store=store, rank=self._rank, world_size=plan.world_size,
+                timeout=timeout, **device,
+            )  # fmt: skip
+            _plan, _store = plan, store
+            atexit.unregister(_leave_at_exit)
+            atexit.register(_leave_at_exit)
+
+    @concurrent_endpoint
+    async def make_device_mesh(
+        self, key: str, device_type: str, sizes: tuple[int, ...], labels: tuple[str, ...]
+    ) -> None:
+        """Make the DeviceMesh of that key with all peers, unless there is one."""
+        if has_device_mesh(key):
+            return
+
+        def make() -> None:
+            made = device_mesh_module().init_device_mesh(device_type, sizes, mesh_dim_names=labels)
+            keep_device_mesh(key, made)
+
+        await in_thread(make)
+
+    async def __cleanup__(self, exc: BaseException | None) -> None:
+        # The groups stay: other actors may have messages left in which they need them.
+        if self._watch is not None:
+            self._watch.close()
+
+
+async def in_thread(function: Callable[..., R], *args: Any) -> R:
+    """Run a function on a daemon thread of its own, which does not hold up the process's end."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[R] = loop.create_future()
+
+    def settle(value: R | None, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(cast("R", value))
+
+    def run() -> None:
+        value, raised = None, None
+        try:
+            value = function(*args)
+        except BaseException as error:
+            raised = error
+        try:
+            loop.call_soon_threadsafe(settle, value, raised)
+        except RuntimeError:
+            pass  # the actor has ended, and its loop is closed
+
+    threading.Thread(target=run, name="monarch-process-group", daemon=True).start()
+    return await done
+
+
+def _leave_at_exit() -> None:
+    """At the end of this process, when its actors have ended."""
+    if _plan is not None and _joining.acquire(blocking=False):
+        _leave()
+
+
+def _leave() -> None:
+    """Destroy the process groups of this process. Call with the lock held."""
+    global _plan, _store
+    forget_device_meshes()
+    dist = torch_distributed()
+    plan, _plan = _plan, None
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    _store = None
+    if plan is not None and isinstance(plan.place, FilePlace):
+        remove_file(plan.place)
+
+
+def _gpus(dist: Any) -> tuple[str, ...]:
+    """The identities of the GPUs that this process sees, in their order; empty without NCCL."""
+    if not dist.is_nccl_available():
+        return ()
+    cuda = torch().cuda
+    if not cuda.is_available():
+        return ()
+    return tuple(str(cuda.get_device_properties(i).uuid) for i in range(cuda.device_count()))

@@ -1,0 +1,1 @@
+"""PURE: which collectives wait in vain."""

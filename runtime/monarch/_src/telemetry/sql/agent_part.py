@@ -1,0 +1,238 @@
+"""The part of the host agent that answers requests for rows of tables.
+
+Runs in: the host agent, on its one thread, from the first request on.
+Owns: the requests whose rows have not all arrived.
+Invariants: a request gets one answer. Rows of ranks and of the client are asked of those processes,
+which answer without running user code; an answer names the processes that did not. Remote clients
+are asked by the agent of their own host, so each process is asked once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from monarch._src.failures.report import at_text
+from monarch._src.host.parts import AgentView, Handlers, Part
+from monarch._src.host.state.procs import Mesh, Proc, ProcState
+from monarch._src.observe.stacks.agent_part import job_of
+from monarch._src.observe.stacks.py_spy import Looks
+from monarch._src.shape import Extent
+from monarch._src.telemetry.sql.agent_rows import AGENT_ROWS
+from monarch._src.telemetry.sql.state.rows import Row, answer, place_meets, problem_of
+from monarch._src.telemetry.sql.state.schema import TABLES, Source, Table, column_names
+from monarch._src.wire.frames import Payload
+from monarch._src.wire.ids import OBSERVER
+from monarch._src.wire.messages import MeshStacks, ReadTable, StacksRead, TableRead
+from monarch._src.wire.table_codec import unpacked
+
+CLIENT = "client"
+
+
+@dataclass
+class _Open:
+    """A request that waits for `waiting`: the nodes that owe rows, with their names for people."""
+
+    peer: str
+    request: ReadTable
+    table: Table
+    deadline: float
+    rows: list[Row]
+    waiting: dict[str, str] = field(default_factory=dict[str, str])
+    missing: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+
+
+class TableService(Part):
+    """Answers ReadTable."""
+
+    def __init__(self, agent: AgentView) -> None:
+        self._agent = agent
+        self._looks = Looks(agent.selector, self._on_stacks)
+        self._numbers = itertools.count(1)
+        self._open: dict[int, _Open] = {}
+        self.handlers: Handlers = {ReadTable: self._on_request, TableRead: self._on_rows}
+
+    # --- requests -----------------------------------------------------------------------------
+
+    def _on_request(self, peer: str, message: ReadTable, _payload: Payload) -> None:
+        table = TABLES.get(message.table)
+        problem = problem_of(table, message)
+        if table is None or problem:
+            self._send(peer, TableRead(message.request, self._agent.node.site, problem=problem))
+            return
+        number = next(self._numbers)
+        opened = self._open[number] = _Open(
+            peer, message, table, time.monotonic() + message.timeout_s, []
+        )
+        if Source.AGENT in table.source:
+            opened.rows += AGENT_ROWS[table.name](self._agent)
+        if Source.STACKS in table.source:
+            self._read_stacks(number, opened)
+            return  # answered by `_on_stacks`, at the latest when the time is up
+        if Source.PROCESSES in table.source:
+            self._ask_processes(number, opened)
+        self._finish_if_complete(number)
+
+    def _ask_processes(self, number: int, opened: _Open) -> None:
+        request = opened.request
+        # Each process sends whole rows: conditions are checked again here, on rows of all sources.
+        question = ReadTable(
+            number, request.table, column_names(opened.table.sent), request.conditions,
+            request.limit, request.timeout_s,
+        )  # fmt: skip
+        for node, name in self._processes(opened.table, request):
+            if self._agent.node.send(node, question):
+                opened.waiting[node] = name
+            else:
+                opened.missing.append((name, "its process has ended"))
+
+    def _processes(self, table: Table, request: ReadTable) -> Iterator[tuple[str, str]]:
+        """The nodes to ask, with their names for people."""
+        agent, conditions = self._agent, request.conditions
+        for mesh in agent.host.meshes.values():
+            for proc in mesh.procs:
+                if not _has_connected(proc):
+                    continue  # it has nothing yet, or no more
+                if place_meets(table, conditions, mesh.uid, mesh.spec.name, proc.rank):
+                    yield proc.node, _name(mesh, proc)
+        client = agent.owner.client_now
+        if client and not agent.node.site and agent.node.knows(client):
+            yield client, CLIENT
+
+    def _on_rows(self, peer: str, message: TableRead, _payload: Payload) -> None:
+        opened = self._open.get(message.request)
+        name = None if opened is None else opened.waiting.pop(peer, None)
+        if opened is None or name is None:
+            return  # it came too late
+        if message.dropped:
+            opened.missing.append((name, f"{message.dropped} rows did not fit into its answer"))
+        if message.problem:
+            opened.missing.append((name, message.problem))
+        else:
+            try:
+                width = len(opened.table.sent)
+                columns = unpacked(message.columns, width, message.count)
+            except ValueError as error:
+                opened.missing.append((name, f"its answer could not be read: {error}"))
+            else:
+                opened.rows += zip(*columns, strict=True)
+        self._finish_if_complete(message.request)
+
+    # --- stacks -------------------------------------------------------------------------------
+
+    def _read_stacks(self, number: int, opened: _Open) -> None:
+        now, request = time.monotonic(), opened.request
+        jobs = [
+            job_of(mesh, self._agent.boards[mesh.uid], ranks, False, now)
+            for mesh in self._agent.host.meshes.values()
+            if (
+                ranks := [
+                    rank
+                    for rank in mesh.ranks
+                    if place_meets(opened.table, request.conditions, mesh.uid, mesh.spec.name, rank)
+                ]
+            )
+        ]
+        if not jobs:
+            self._finish_if_complete(number)
+            return
+        self._looks.ask(str(number), number, jobs, full=False, timeout_s=request.timeout_s)
+
+    def _on_stacks(self, _peer: str, found: StacksRead) -> None:
+        opened = self._open.get(found.request)
+        if opened is None:
+            return
+        for mesh in found.meshes:
+            opened.rows += _frames(mesh)
+        if found.problem:
+            self._send(
+                opened.peer,
+                TableRead(
+                    opened.request.request, self._agent.node.site, problem=found.problem
+                ),
+            )  # fmt: skip
+            del self._open[found.request]
+        else:
+            self._finish_if_complete(found.request)
+
+    # --- answers ------------------------------------------------------------------------------
+
+    def on_proc_ended(self, proc: str) -> None:
+        """See `Part`."""
+        for number, opened in list(self._open.items()):
+            name = opened.waiting.pop(proc, None)
+            if name is not None:
+                opened.missing.append((name, "its process has ended"))
+                self._finish_if_complete(number)
+
+    def on_client_gone(self, client: str) -> None:
+        """See `Part`."""
+        self.on_proc_ended(client)
+
+    def next_deadline(self) -> float | None:
+        """See `Part`."""
+        return min(
+            (opened.deadline for opened in self._open.values() if opened.waiting), default=None
+        )
+
+    def after_poll(self) -> None:
+        """See `Part`."""
+        if not self._open:
+            return
+        now = time.monotonic()
+        for number, opened in list(self._open.items()):
+            if opened.waiting and now >= opened.deadline:
+                why = f"no answer within {opened.request.timeout_s:g} s"
+                opened.missing += [(name, why) for name in opened.waiting.values()]
+                opened.waiting.clear()
+                self._finish_if_complete(number)
+
+    def _finish_if_complete(self, number: int) -> None:
+        opened = self._open[number]
+        if opened.waiting:
+            return
+        del self._open[number]
+        rows = _in_order(opened.table, opened.rows)
+        site = self._agent.node.site
+        self._send(
+            opened.peer, answer(opened.table, opened.request, rows, site, opened.missing)
+        )  # fmt: skip
+
+    def _send(self, peer: str, message: TableRead) -> None:
+        self._agent.node.send(peer, message)
+        if peer.startswith(OBSERVER):
+            self._agent.node.drop(peer)  # an observer connects for one question
+
+
+def _has_connected(proc: Proc) -> bool:
+    return proc.said_hello and proc.state not in (ProcState.ENDED, ProcState.RESTARTING)
+
+
+def _name(mesh: Mesh, proc: Proc) -> str:
+    extent = Extent(mesh.spec.labels, mesh.spec.sizes)
+    return mesh.spec.name + at_text(dict(extent.point_of_rank(proc.rank)))
+
+
+def _in_order(table: Table, rows: list[Row]) -> list[Row]:
+    """Rows of several processes by mesh and rank, since answers arrive in any order."""
+    place = table.place
+    if place is None or Source.PROCESSES not in table.source:
+        return rows
+    keys = (table.index(place.mesh_id), table.index(place.rank))
+    return sorted(rows, key=lambda row: tuple(int(row[key] or 0) for key in keys))
+
+
+def _frames(mesh: MeshStacks) -> Iterable[Row]:
+    by_rank = {rank: group for group in mesh.groups for rank in group.ranks}
+    for rank, group in sorted(by_rank.items()):
+        place = (mesh.mesh, mesh.name, rank, group.what)
+        if not group.threads:
+            yield (*place, None, None, None, None, None, None)
+        for thread in group.threads:
+            for depth, frame in enumerate(thread.frames):
+                yield (
+                    *place, thread.name or "MainThread", depth, frame.name, frame.filename or None,
+                    frame.line or None, thread.waits,
+                )  # fmt: skip

@@ -1,0 +1,201 @@
+"""Collects tables from host agents, over the node of this process or as an observer.
+
+Runs in: the process of the query, on the calling thread, which waits. Agents answer at the same
+time; one that has not answered in time is named in place of its rows.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from monarch._src.actor.runtime import Runtime
+from monarch._src.net.local.waitable import Waitable
+from monarch._src.net.observer import Answer, ask_agents
+from monarch._src.net.session_directory import PREFIX
+from monarch._src.telemetry.sql.state.pushdown import Need
+from monarch._src.telemetry.sql.state.rows import meets
+from monarch._src.telemetry.sql.state.schema import TABLES, Source
+from monarch._src.wire.ids import AGENT, site_of_agent
+from monarch._src.wire.messages import ReadTable, Refused, TableRead
+from monarch._src.wire.table_codec import Cell, unpacked
+
+STATE_S = 2.0
+STACKS_S = 30.0
+SPARE_S = 2.0
+"""Seconds added to the time for ranks, for the answers of agents."""
+
+
+@dataclass(frozen=True)
+class MissingRows:
+    """Rows that the answer lacks: the table, the host or rank that owes them, and why."""
+
+    table: str
+    where: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.table}: {self.where}: {self.reason}"
+
+
+@dataclass
+class Collected:
+    """The columns of each table, and the rows that are missing."""
+
+    tables: dict[str, dict[str, list[Cell]]] = field(
+        default_factory=dict[str, "dict[str, list[Cell]]"]
+    )
+    missing: list[MissingRows] = field(default_factory=list[MissingRows])
+
+    def begin(self, table: str, need: Need) -> None:
+        """Add an empty table."""
+        self.tables[table] = {column: [] for column in need.columns}
+
+    def add(self, table: str, need: Need, session: str, host: str, answer: TableRead) -> None:
+        """Add the rows of an agent."""
+        sent = _sent(table, need)
+        if answer.problem:
+            self.missing.append(MissingRows(table, host, answer.problem))
+            return
+        try:
+            columns = unpacked(answer.columns, len(sent), answer.count)
+        except ValueError as error:
+            self.missing.append(MissingRows(table, host, f"its answer is unreadable: {error}"))
+            return
+        found = self.tables[table]
+        for column, cells in zip(sent, columns, strict=True):
+            found[column] += cells
+        for column, value in (("session", session), ("host", host)):
+            if column in found:
+                found[column] += [value] * answer.count
+        if answer.dropped:
+            why = f"{answer.dropped} rows did not fit into its answer; add conditions"
+            self.missing.append(MissingRows(table, host, why))
+        self.missing += [MissingRows(table, f"{at} on {host}", why) for at, why in answer.missing]
+
+
+def _sent(table: str, need: Need) -> list[str]:
+    """The columns that an agent is asked for."""
+    known = {column.name for column in TABLES[table].sent}
+    return [column for column in need.columns if column in known]
+
+
+def _request(table: str, need: Need, timeout_s: float | None) -> ReadTable:
+    usual = STACKS_S if Source.STACKS in TABLES[table].source else STATE_S
+    seconds = usual if timeout_s is None else timeout_s
+    known = {column.name for column in TABLES[table].sent}
+    conditions = [condition for condition in need.conditions if condition.column in known]
+    return ReadTable(0, table, _sent(table, need), conditions, need.limit, seconds)
+
+
+def _may_have_rows(need: Need, **place: str) -> bool:
+    """Whether rows of an agent may be needed, by its session and host as far as they are known."""
+    return all(
+        meets(place[condition.column], condition)
+        for condition in need.conditions
+        if condition.column in place
+    )
+
+
+def _wait_s(requests: Sequence[ReadTable]) -> float:
+    return SPARE_S + max((request.timeout_s for request in requests), default=0.0)
+
+
+# --- over the node of this process ----------------------------------------------------------------
+
+
+class _Pending(Waitable):
+    """The answer of one agent to one request."""
+
+    def __init__(self, agent: str, table: str) -> None:
+        super().__init__()
+        self.agent = agent
+        self.table = table
+        self.answer: TableRead | None = None
+        self.drop: Callable[[], None] = lambda: None
+
+    def settle(self, decode: Callable[[], Any]) -> None:
+        """See `agent_client.Settled`."""
+        self.answer = decode()
+        self.finish()
+
+    def fail(self, _error: BaseException) -> None:
+        """See `agent_client.Settled`."""
+        self.finish()
+
+
+def collect_here(
+    run: Runtime | None, needs: Mapping[str, Need], timeout_s: float | None
+) -> Collected:
+    """Collect from the agents of all hosts of this process's session; without one, no rows."""
+    collected = Collected()
+    requests = {table: _request(table, need, timeout_s) for table, need in needs.items()}
+    for table, need in needs.items():
+        collected.begin(table, need)
+    if run is None:
+        return collected
+    deadline = time.monotonic() + _wait_s(list(requests.values()))
+    pending: list[_Pending] = []
+    session = Path(run.directory).name.removeprefix(PREFIX)
+    for agent in run.agent.agents:
+        for table, request in requests.items():
+            if not _may_have_rows(needs[table], session=session, host=_host_of(run, agent)):
+                continue
+            one = _Pending(agent, table)
+            one.drop = run.agent.read_table(agent, request, one)
+            pending.append(one)
+    for one in pending:
+        run.node.wait(one, max(0.0, deadline - time.monotonic()))
+        one.drop()
+        host = _host_of(run, one.agent)
+        if one.answer is not None:
+            collected.add(one.table, needs[one.table], session, host, one.answer)
+            continue
+        why = "its host agent is gone" if one.done else "its host agent does not answer"
+        collected.missing.append(MissingRows(one.table, host, why))
+    return collected
+
+
+def _host_of(run: Runtime, agent: str) -> str:
+    if agent == AGENT:
+        return run.site or run.host
+    return site_of_agent(agent) or run.host
+
+
+# --- as an observer -------------------------------------------------------------------------------
+
+
+def collect_from(
+    sessions: Sequence[tuple[str, Path]], needs: Mapping[str, Need], timeout_s: float | None
+) -> Collected:
+    """Collect from the agents of these sessions of this machine: their names and directories."""
+    collected = Collected()
+    for table, need in needs.items():
+        collected.begin(table, need)
+    asked = [
+        (session, table)
+        for table, need in needs.items()
+        for session in sessions
+        if _may_have_rows(need, session=session[0])
+    ]
+    requests = [_request(table, needs[table], timeout_s) for _, table in asked]
+    directories = [directory for (_, directory), _ in asked]
+    answers = ask_agents(directories, _wait_s(requests), requests)
+    here = os.uname().nodename
+    for ((session, _), table), answer in zip(asked, answers, strict=True):
+        if isinstance(answer, TableRead):
+            collected.add(table, needs[table], session, answer.site or here, answer)
+        else:
+            where = f"session {session}"
+            collected.missing.append(MissingRows(table, where, _no_answer(answer)))
+    return collected
+
+
+def _no_answer(answer: Answer) -> str:
+    if isinstance(answer, Refused):
+        return "it runs another version of monarch; use the `monarch` command of its environment"
+    return "its host agent does not answer"

@@ -1,0 +1,1 @@
+"""PURE: tables, the conditions that agents check, and the needs of a query."""

@@ -1,0 +1,44 @@
+"""Tables of the live state, which host agents and processes answer row by row."""
+
+import msgspec
+
+from monarch._src.wire.messages.base import Message
+
+
+class Condition(msgspec.Struct, array_like=True, frozen=True):
+    """A column compared with a constant; with `in`, with several. NULL never matches."""
+
+    column: str
+    operator: str  # = != < <= > >= in
+    values: list[int | float | str]
+
+
+class ReadTable(Message, tag=85):
+    """Send these columns of the rows of a table that meet all conditions; answered by TableRead.
+
+    `limit`: the maximal number of rows; -1: no limit. `timeout_s`: how long an agent waits for
+    ranks. A process ignores both.
+    """
+
+    request: int
+    table: str
+    columns: list[str]
+    conditions: list[Condition]
+    limit: int
+    timeout_s: float
+
+
+class TableRead(Message, tag=86):
+    """The answer to ReadTable: `count` rows, with `columns` in the form of `wire.table_codec`.
+
+    `site`: that of the agent. `missing`: processes that are left out, each with the reason.
+    `dropped`: rows that did not fit into the message. `problem`: why there are no rows.
+    """
+
+    request: int
+    site: str = ""
+    count: int = 0
+    columns: bytes = b""
+    missing: list[tuple[str, str]] = []
+    dropped: int = 0
+    problem: str = ""

@@ -1,0 +1,12 @@
+"""torchrun programs on hosts that are reserved once.
+
+from monarch.job.spmd import serve
+
+job = serve(["torchrun", "--nproc-per-node", "4", "train.py"], scheduler="local_cwd")
+job.run_spmd()             # again and again, on the same hosts
+job.kill()
+"""
+
+from monarch._src.job.spmd import SPMDJob, serve
+
+__all__ = ["SPMDJob", "serve"]

@@ -1,0 +1,27 @@
+"""SPMD programs on a mesh: see `docs/how-to/train_with_ddp.md`.
+
+Importing this needs no torch; the ranks do.
+"""
+
+from monarch._src.errors import CollectiveError
+from monarch._src.mesh.device_mesh import DeviceMeshRef
+from monarch._src.spmd.actor import SPMDActor
+from monarch._src.spmd.elastic_setup import setup_torch_elastic_env, setup_torch_elastic_env_async
+from monarch._src.spmd.process_group import device_mesh_async, init_process_group_async
+from monarch._src.spmd.script import ScriptError
+from monarch._src.spmd.torchrun import torchrun
+from monarch.actor import context as _context  # registers this process as a client
+
+del _context
+
+__all__ = [
+    "CollectiveError",
+    "DeviceMeshRef",
+    "SPMDActor",
+    "ScriptError",
+    "device_mesh_async",
+    "init_process_group_async",
+    "setup_torch_elastic_env",
+    "setup_torch_elastic_env_async",
+    "torchrun",
+]

@@ -1,0 +1,172 @@
+"""A rank that dies or raises ends the collectives that wait for it, with an error that names it.
+
+The time-outs of these groups are half an hour, so a collective that ends was ended.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monarch.actor import ActorError, HostMesh, ProcMesh, RankFailure, SupervisionError
+from monarch.spmd import setup_torch_elastic_env
+from tests.conftest import Faults
+from tests.integration.gates import GateKeeper
+from tests.integration.spmd.conftest import Trainers, on
+from tests.integration.spmd.trainers import TORCH, AsyncTrainer, Trainer
+
+PATIENCE_S = 60
+
+
+def failures_of(actors: Any, absent: int, how: str, gate: GateKeeper) -> dict[int, RankFailure]:
+    """What each of four ranks tells, when rank `absent` goes while the others sum."""
+    call = actors.add_unless.call(absent, how, gate.gate)
+    gate.wait_entered(4)
+    gate.open()
+    with pytest.raises((ActorError, SupervisionError)) as raised:
+        call.get(timeout=PATIENCE_S)
+    call.exception(timeout=PATIENCE_S)
+    for rank in range(4):  # until each of them has told
+        one = actors.slice(gpus=rank)
+        if how == "raises" or rank != absent:
+            one.variables.call_one([]).get(timeout=PATIENCE_S)
+    return {failure.rank: failure for failure in raised.value.failures}
+
+
+def assert_told(found: dict[int, RankFailure], absent: int, text: str) -> None:
+    assert sorted(found) == [0, 1, 2, 3]
+    for rank, failure in found.items():
+        if rank != absent:
+            assert failure.exception_type == "CollectiveError", failure.what
+            assert re.search(text, failure.message), failure.message
+
+
+def test_a_rank_that_is_killed_ends_the_collective_of_all_others(
+    trainers: Trainers, gate: GateKeeper, faults: Faults
+) -> None:
+    procs = trainers(gpus=4)
+    procs.init_process_group()
+    actors = on(procs, Trainer)
+    found = failures_of(actors, 3, "killed", gate)
+    assert_told(
+        found, 3, r"^trainers\[gpus=3\] \(pid \d+\) died while it ran .*: killed by SIGKILL"
+    )
+    assert found[3].kind == "proc died"
+    rest = procs.slice(gpus=slice(0, 3))
+    rest.init_process_group()
+    assert list(actors.slice(gpus=slice(0, 3)).add.call(1.0).get(timeout=60).values()) == [3.0] * 3
+
+
+def test_a_rank_that_raises_ends_it_and_all_ranks_make_a_new_group(
+    trainers: Trainers, gate: GateKeeper
+) -> None:
+    procs = trainers(gpus=4)
+    procs.init_process_group()
+    actors = on(procs, Trainer)
+    assert list(actors.add.call(1.0).get(timeout=60).values()) == [4.0] * 4
+    found = failures_of(actors, 1, "raises", gate)
+    assert found[1].exception_type == "ValueError"
+    assert_told(
+        found, 1,
+        r"^Trainer\.add_unless on trainers\[gpus=1\] raised ValueError: a bad batch "
+        r"\(.*trainers\.py:\d+\), and did not come to collective 2\. ",
+    )  # fmt: skip
+    with pytest.raises(ActorError, match="did not come to collective 2"):
+        actors.add.call(1.0).get(timeout=PATIENCE_S)
+    procs.init_process_group()
+    assert list(actors.add.call(1.0).get(timeout=60).values()) == [4.0] * 4
+
+
+def test_an_actor_that_dies_ends_it_too(
+    trainers: Trainers, gate: GateKeeper, faults: Faults
+) -> None:
+    procs = trainers(gpus=4)
+    procs.init_process_group()
+    found = failures_of(on(procs, Trainer), 0, "exits", gate)
+    assert_told(found, 0, r"Trainer\.add_unless on trainers\[gpus=0\] .*SystemExit: exits")
+
+
+def test_actors_with_a_loop_are_told_too(trainers: Trainers) -> None:
+    procs = trainers(gpus=2)
+    procs.init_process_group()
+    actors = on(procs, AsyncTrainer)
+    with pytest.raises(ActorError) as raised:
+        actors.add_unless.call(1).get(timeout=PATIENCE_S)
+    assert "ValueError: a bad batch" in str(raised.value)
+
+
+def test_a_rank_that_raises_after_the_collective_harms_nothing(trainers: Trainers) -> None:
+    procs = trainers(gpus=3)
+    procs.init_process_group()
+    actors = on(procs, Trainer)
+    for _ in range(3):
+        with pytest.raises(ActorError) as raised:
+            actors.raise_after.call(1).get(timeout=PATIENCE_S)
+        assert [failure.rank for failure in raised.value.failures] == [1]
+        assert list(actors.add.call(1.0).get(timeout=60).values()) == [3.0] * 3
+
+
+def test_groups_that_a_program_makes_itself_are_watched(
+    trainers: Trainers, gate: GateKeeper, faults: Faults
+) -> None:
+    procs = trainers(gpus=4)
+    setup_torch_elastic_env(procs)
+    actors = on(procs, Trainer)
+    actors.make_own_group.call().get(timeout=PATIENCE_S)
+    found = failures_of(actors, 2, "killed", gate)
+    assert_told(found, 2, r"^trainers\[gpus=2\] \(pid \d+\) died")
+
+
+def test_a_rank_that_dies_before_it_joins_ends_the_joining_of_the_others(
+    trainers: Trainers, gate: GateKeeper, faults: Faults
+) -> None:
+    procs = trainers(gpus=3)
+    actors = on(procs, Trainer)
+    actors.slice(gpus=2).die_when_it_joins.call_one(gate.gate).get(timeout=PATIENCE_S)
+    with ThreadPoolExecutor(1) as pool:
+        joining = pool.submit(procs.init_process_group)
+        gate.wait_entered()
+        gate.open()
+        with pytest.raises(SupervisionError, match=r"trainers\[gpus=2\] \(pid \d+\) died"):
+            joining.result(timeout=PATIENCE_S)
+    rest = procs.slice(gpus=slice(0, 2))
+    rest.init_process_group()
+    assert list(actors.slice(gpus=slice(0, 2)).add.call(1.0).get(timeout=60).values()) == [2.0] * 2
+
+
+def test_a_rank_that_is_restarted_joins_the_next_group(
+    spawn_procs: Callable[..., ProcMesh], gate: GateKeeper
+) -> None:
+    procs = spawn_procs({"gpus": 4}, name="trainers", preload=TORCH, restart="on-failure")
+    procs.init_process_group()
+    actors = on(procs, Trainer)
+    found = failures_of(actors, 2, "killed", gate)
+    assert_told(found, 2, r"^trainers\[gpus=2\] \(pid \d+\) died while .*: killed by SIGKILL")
+    assert found[2].restarted == 1
+    procs.init_process_group()
+    assert list(actors.add.call(1.0).get(timeout=60).values()) == [4.0] * 4
+
+
+def test_a_rank_of_another_host_that_is_killed_ends_it(
+    two_hosts: HostMesh, gate: GateKeeper, faults: Faults
+) -> None:
+    procs = two_hosts.spawn_procs({"gpus": 2}, name="trainers", preload=TORCH)
+    procs.init_process_group()
+    actors = on(procs.flatten("gpus"), Trainer)
+    found = failures_of(actors, 3, "killed", gate)
+    assert_told(found, 3, r"^trainers\[hosts=1, gpus=1\] \(pid \d+\) died")
+    procs.stop().get(timeout=PATIENCE_S)
+
+
+def test_nothing_is_left_in_the_directory_of_the_session(
+    trainers: Trainers, own_base_directory: Path
+) -> None:
+    procs: ProcMesh = trainers(gpus=2)
+    procs.init_process_group()
+    procs.stop().get(timeout=PATIENCE_S)
+    assert list(own_base_directory.rglob("*.group")) == []

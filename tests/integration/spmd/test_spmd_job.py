@@ -1,0 +1,158 @@
+"""`monarch.job.spmd`: hosts that are reserved once, on which a torchrun command runs many times."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from monarch.actor import ActorError
+from monarch.job import LocalJob, ProcessJob, job_load
+from monarch.job.spmd import SPMDJob, serve
+
+SCRIPT = """
+import os, sys
+from pathlib import Path
+import torch, torch.distributed as dist
+
+if sys.argv[2:] == ["fail"]:
+    raise ValueError("a bad batch")
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+names = ("RANK", "GROUP_RANK", "LOCAL_RANK", "ADDED")
+text = " ".join([*(os.environ.get(name, "-") for name in names), str(total.item())])
+Path(sys.argv[1], os.environ["RANK"]).write_text(f"{text} {os.getppid()}")
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+@pytest.fixture
+def jobs() -> Iterator[ExitStack]:
+    """Jobs that are killed after the test."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def written(folder: Path, count: int) -> list[str]:
+    """What the ranks wrote, without their parents."""
+    texts = [(folder / str(rank)).read_text() for rank in range(count)]
+    return [text.rpartition(" ")[0] for text in texts]
+
+
+def test_a_command_runs_on_its_hosts_again_and_again(
+    script: str, tmp_path: Path, jobs: ExitStack
+) -> None:
+    job = serve(["torchrun", "--nnodes=2", "--nproc-per-node", "2", script, str(tmp_path)])
+    jobs.callback(job.kill)
+    assert job.active
+    assert [name for name, _ in job.places()] == ["workers[0]", "workers[1]"]
+    parents: list[set[str]] = []
+    for _ in range(2):
+        job.run_spmd()
+        assert written(tmp_path, 4) == [
+            "0 0 0 - 4.0", "1 0 1 - 4.0", "2 1 0 - 4.0", "3 1 1 - 4.0",
+        ]  # fmt: skip
+        parents.append({(tmp_path / str(rank)).read_text().split()[-1] for rank in range(4)})
+    assert parents[0] == parents[1]
+    assert len(job.state(cached_path=None).workers) == 2
+
+
+def test_a_later_program_takes_the_hosts_up_by_the_record(
+    script: str, tmp_path: Path, jobs: ExitStack
+) -> None:
+    record = tmp_path / "job"
+    job = serve(["torchrun", script, str(tmp_path)])
+    jobs.callback(job.kill)
+    job.dump(record)
+    again = job_load(record)
+    assert isinstance(again, SPMDJob)
+    again.run_spmd()
+    assert written(tmp_path, 1) == ["0 0 0 - 1.0"]
+    assert again.state(cached_path=None).workers.hosts == (os.uname().nodename,)
+    changed = SPMDJob(["torchrun", script, str(tmp_path), "fail"], ProcessJob({"workers": 1}))
+    assert again.can_run(changed)
+    assert not again.can_run(SPMDJob(["torchrun", script], ProcessJob({"workers": 2})))
+
+
+def test_the_error_of_a_script_is_the_error_of_the_run(
+    script: str, tmp_path: Path, jobs: ExitStack
+) -> None:
+    job = serve(["torchrun", script, str(tmp_path), "fail"], scheduler=LocalJob(["workers"]))
+    jobs.callback(job.kill)
+    with pytest.raises(ActorError, match="ValueError: a bad batch"):
+        job.run_spmd()
+
+
+def appdef(*args: str, entrypoint: str = "torchrun", replicas: int = 1) -> Any:
+    """An object with the shape of a TorchX AppDef."""
+    role = SimpleNamespace(
+        name="trainer", entrypoint=entrypoint, args=list(args), env={"ADDED": "yes"},
+        num_replicas=replicas, image="",
+    )  # fmt: skip
+    return SimpleNamespace(name="app", roles=[role], metadata={})
+
+
+def test_an_appdef_is_taken_by_its_shape(script: str, tmp_path: Path, jobs: ExitStack) -> None:
+    command = (
+        "torchrun --rdzv_backend c10d --rdzv_endpoint localhost:0 --rdzv_id 'app' --nnodes 1 "
+        f"--nproc_per_node 2 --tee 0 --role '' {script} {tmp_path}"
+    )
+    job = serve(appdef("-c", command, entrypoint="bash"))
+    jobs.callback(job.kill)
+    job.run_spmd()
+    assert written(tmp_path, 2) == ["0 0 0 yes 2.0", "1 0 1 yes 2.0"]
+
+
+def test_an_appdef_has_as_many_hosts_as_replicas(script: str, jobs: ExitStack) -> None:
+    job = serve(appdef(script, replicas=2))
+    jobs.callback(job.kill)
+    assert len(job.places()) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ((["python", "train.py"],), ValueError, "is no torchrun command; begin it with 'torchrun'"),
+        (([],), ValueError, "is no torchrun command"),
+        (("torchrun train.py",), TypeError, r"a list of words, such as \['torchrun', 'train.py'\]"),
+        ((["torchrun", 4],), TypeError, "the command is a list of text"),
+        ((3,), TypeError, "serve takes a list of words or an AppDef, not int"),
+        ((["torchrun", "--bogus", "train.py"],), ValueError, "unrecognized arguments: --bogus"),
+        ((["torchrun", "train.py"], "mast_conda"), ValueError, "no scheduler 'mast_conda'"),
+        ((["torchrun", "train.py"], "ssh"), ValueError, r"needs scheduler_cfg=\{'hosts'"),
+        (
+            (["torchrun", "--nnodes=3", "train.py"], "ssh", {"hosts": ["h1"]}),
+            ValueError, "asks for 3 nodes, and hosts has 1",
+        ),
+        (
+            (["torchrun", "train.py"], "local_cwd", {"partition": "gpu"}),
+            ValueError, "scheduler_cfg of 'local_cwd' has partition; it takes env",
+        ),
+        ((SimpleNamespace(roles=[]),), ValueError, "the AppDef has 0 roles"),
+    ],
+)  # fmt: skip
+def test_bad_input_reserves_nothing(
+    arguments: tuple[Any, ...], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        serve(*arguments)
+
+
+def test_a_job_that_has_hosts_already_is_refused(jobs: ExitStack) -> None:
+    other = ProcessJob({"workers": 1})
+    other.apply()
+    jobs.callback(other.kill)
+    with pytest.raises(ValueError, match="has hosts already"):
+        serve(["torchrun", "train.py"], scheduler=other)

@@ -1,0 +1,101 @@
+"""`%%monarch sql` in a real kernel: rows as a table, errors with the caret, completion."""
+
+from __future__ import annotations
+
+import pytest
+
+from monarch.observe import MissingRows, QueryResult
+from monarch_jupyter.magics.sql_completion import complete_sql
+from monarch_jupyter.rendering.query import query_html
+from tests.notebook.kernel import Kernel
+
+TABLES = {"procs": ["rank", "mesh", "state"], "frames": ["rank", "function", "file"]}
+
+
+def test_a_query_is_shown_as_a_table_and_kept_in_a_variable(kernel: Kernel) -> None:
+    kernel.ok("%monarch spawn workers gpus=2")
+    shown = kernel.ok(
+        "%%monarch sql found\nSELECT mesh, rank, failure\nFROM procs ORDER BY rank -- all"
+    ).result
+    assert shown["text/plain"].splitlines() == [
+        "mesh     rank  failure",
+        "workers     0  NULL",
+        "workers     1  NULL",
+        "(2 rows)",
+    ]
+    assert shown["text/html"].count("<tr>") == 3
+    assert "2 rows" in shown["text/html"]
+    assert kernel.value("found.rows, type(found).__name__, _ is found") == (
+        "((('workers', 0, None), ('workers', 1, None)), 'QueryResult', True)"
+    )
+
+
+def test_an_error_of_a_query_has_the_text_of_duckdb_with_the_caret(kernel: Kernel) -> None:
+    shown = kernel.run("%%monarch sql\nSELECT nope FROM procs")
+    assert (shown.status, shown.error_name, shown.traceback) == ("error", "UsageError", "")
+    first, second, line, caret = shown.stderr.strip().splitlines()
+    assert first == ('UsageError: Binder Error: Referenced column "nope" not found in FROM clause!')
+    assert second.startswith("Candidate bindings: ")
+    assert line == "LINE 1: SELECT nope FROM procs"
+    assert caret.index("^") == line.index("nope")
+
+
+def test_a_cell_without_a_query_and_a_line_are_refused(kernel: Kernel) -> None:
+    assert kernel.refused("%monarch sql").startswith("sql takes a whole cell: write %%monarch sql")
+    assert kernel.refused("%%monarch sql\n  ").startswith("there is no query; write one below")
+    assert kernel.refused("%%monarch sql a b\nFROM procs").startswith("sql takes the name of one")
+    said = kernel.refused("%%monarch sql --timeout soon\nFROM procs")
+    assert said == "--timeout soon: give seconds, from 0 to 1000000"
+    said = kernel.refused("%%monarch sql\nCOPY procs TO 'x'")
+    assert said == "only SELECT, SHOW and DESCRIBE are run here, not COPY"
+
+
+def test_tables_and_columns_complete_in_the_cell(kernel: Kernel) -> None:
+    assert kernel.complete("%%monarch sql\nSELECT * FROM pro") == ["procs"]
+    assert "log_lines" in kernel.complete("%%monarch sql\nSELECT text\nFROM lo")
+    assert kernel.complete("%%monarch sql\nSELECT f.func") == []
+    assert kernel.complete("%%monarch sql\nFROM frames f SELECT f.func") == ["function"]
+    assert "--df" in kernel.complete("%%monarch sql --")
+
+
+@pytest.mark.parametrize(
+    ("cell", "offered"),
+    [
+        ("%%monarch sql\n|", ["rank", "mesh", "state", "function", "file", "procs", "frames"]),
+        ("%%monarch sql\nselect ra|", ["rank"]),
+        ("%%monarch sql\nselect fu| from procs", []),
+        ("%%monarch sql\nselect fu| from frames", ["function"]),
+        ("%%monarch sql\nselect p.| from procs p, frames f", ["rank", "mesh", "state"]),
+        ("%%monarch sql\nselect f.FI| from procs p join frames as f", ["file"]),
+        ("%%monarch sql\nselect frames.f| from frames", ["function", "file"]),
+        ("%%monarch sql\nselect x.| from frames", []),
+        ("%%monarch sql\nselect 1 from |", ["procs", "frames"]),
+        ("%%monarch sql\nselect 1 from procs, fr|", ["frames"]),
+        ("%%monarch sql\nselect 1 from procs JOIN |", ["procs", "frames"]),
+        ("%%monarch sql\ndescribe p|", ["procs"]),
+        ("%%monarch sql\nselect rank from procs wh|", ["WHERE"]),
+    ],
+)
+def test_names_that_fit_the_place_are_offered(cell: str, offered: list[str]) -> None:
+    cursor = cell.index("|")
+    found = complete_sql(cell.replace("|", ""), cursor, TABLES)
+    assert found is not None
+    names = [name for name in found[1] if not name.isupper() or name in offered]
+    assert names == offered
+
+
+@pytest.mark.parametrize("cell", ["%%monarch on w\nra|", "%%monarch sql|\nra", "x = 1\n|"])
+def test_other_cells_are_left_to_others(cell: str) -> None:
+    assert complete_sql(cell.replace("|", ""), cell.index("|"), TABLES) is None
+
+
+def test_text_of_rows_is_escaped_and_long_results_are_cut() -> None:
+    hostile = QueryResult(("<b>",), ("VARCHAR",), (("<script>alert(1)</script>",), (None,)))
+    assert "<script" not in query_html(hostile)
+    assert "&lt;script&gt;" in query_html(hostile)
+    many = QueryResult(
+        ("n",), ("BIGINT",), tuple((n,) for n in range(300)), (MissingRows("t", "a<b", "gone"),)
+    )
+    assert query_html(many).count("<td") == 200
+    assert "300 rows, 100 not shown" in query_html(many)
+    assert "missing rows of t: a&lt;b: gone" in query_html(many)

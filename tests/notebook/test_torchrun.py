@@ -1,0 +1,57 @@
+"""`%monarch torchrun` and `%%monarch torchrun`: scripts and cells on ranks of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.notebook.kernel import Kernel
+
+CELL = """%%monarch torchrun --nproc-per-node 2 {words}
+import os, sys
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1 << 18)
+dist.all_reduce(total)
+print("total", total[0].item(), sys.argv[1:])
+if {fails} and dist.get_rank() == 1:
+    raise ValueError("a bad batch")
+dist.all_reduce(total)
+dist.destroy_process_group()
+"""
+
+
+def test_a_cell_runs_on_ranks_again_and_again_with_their_output_below_it(kernel: Kernel) -> None:
+    for _ in range(2):
+        shown = kernel.ok(CELL.format(words="-- x --lr=1", fails=False))
+        assert "total 2.0 ['x', '--lr=1']" in shown.stdout
+    assert kernel.ok("%monarch ls").stdout.count("torchrun") == 0
+
+
+def test_the_error_of_a_cell_is_told_once_at_the_line_that_raised(kernel: Kernel) -> None:
+    shown = kernel.run(CELL.format(words="", fails=True))
+    assert shown.status == "error"
+    assert shown.traceback.count("a bad batch") <= 3
+    assert 'raise ValueError("a bad batch")' in shown.traceback
+    assert "CollectiveError" not in shown.traceback
+    assert "Traceback" not in shown.stderr
+
+
+def test_a_script_runs_with_its_arguments(kernel: Kernel, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import sys; print('ran with', sys.argv[1:])")
+    shown = kernel.ok(f"%monarch torchrun {tmp_path}/train.py --lr 1")
+    assert "ran with ['--lr', '1']" in shown.stdout
+
+
+def test_bad_input_is_one_line(kernel: Kernel) -> None:
+    assert "there is no script 'absent.py' in " in kernel.refused("%monarch torchrun absent.py")
+    assert "unrecognized arguments: --bogus" in kernel.refused("%monarch torchrun --bogus x.py")
+    assert "torchrun needs a script" in kernel.refused("%monarch torchrun")
+    assert "there is no job absent" in kernel.refused("%monarch torchrun --job absent train.py")
+    assert "--nnodes 2 does not fit" in kernel.refused(f"%monarch torchrun --nnodes 2 {__file__}")
+
+
+def test_the_stop_button_ends_a_run_and_its_ranks(kernel: Kernel) -> None:
+    cell = "%%monarch torchrun --nproc-per-node 2\nimport time\nprint('begun')\ntime.sleep(600)"
+    shown = kernel.interrupt_when(cell, "begun")
+    assert (shown.status, shown.error_name) == ("error", "KeyboardInterrupt")
+    assert kernel.value("__import__('monarch.observe').observe.meshes()") == "[]"

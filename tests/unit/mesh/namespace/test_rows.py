@@ -1,0 +1,74 @@
+"""Values are cut into equal rows and joined again, whatever library they are of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pandas
+import pytest
+import torch
+
+from monarch._src.mesh.namespace.rows import cut, join
+
+NUMBERS = numpy.arange(12.0).reshape(6, 2)
+FRAME = pandas.DataFrame({"a": range(6), "b": list("uvwxyz")}, index=[9, 9, 3, 4, 5, 6])
+
+
+def as_list(value: Any) -> Any:
+    if isinstance(value, pandas.DataFrame | pandas.Series):
+        return value.reset_index().to_numpy().tolist()
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        NUMBERS, NUMBERS[:, 0], torch.arange(12).reshape(6, 2), FRAME, FRAME["b"],
+        list("abcdef"), tuple(range(6)), [],
+    ],
+    ids=["array", "column", "tensor", "frame", "series", "list", "tuple", "nothing"],
+)  # fmt: skip
+def test_what_was_cut_is_joined_to_the_same(value: Any) -> None:
+    parts = cut("x", value, 3, "workers")
+    assert [len(part) for part in parts] == [len(value) // 3] * 3
+    assert {type(part) for part in parts} == {type(value)}
+    joined = join("x", parts)
+    assert type(joined) is type(value)
+    assert as_list(joined) == as_list(value)
+
+
+def test_the_parts_of_an_array_are_views_of_it() -> None:
+    assert all(numpy.shares_memory(part, NUMBERS) for part in cut("x", NUMBERS, 2, "workers"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "advice"),
+    [(7, "give it 4 or 8, or push"), (9, "give it 8 or 12, or push"), (3, "give it 4, or push"),
+     (4001, "give it 4,000 or 4,004, or push")],
+)  # fmt: skip
+def test_rows_that_do_not_divide_are_refused_with_the_numbers_that_do(
+    rows: int, advice: str
+) -> None:
+    with pytest.raises(ValueError, match=r"^scatter: batch has ") as raised:
+        cut("batch", numpy.zeros((rows, 2)), 4, "workers")
+    text = str(raised.value)
+    assert f"{rows:,} rows, which the 4 ranks of workers do not divide: {advice}" in text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    "value", [3, 2.5, None, "text", {"a": 1}, {1, 2}, numpy.array(3.0), torch.tensor(1), int]
+)
+def test_what_has_no_rows_is_refused(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"^scatter: x is of type \w+ and has no rows: give an arr"):
+        cut("x", value, 2, "workers")
+
+
+def test_values_of_different_types_are_not_joined() -> None:
+    with pytest.raises(TypeError, match="x is of type list on one rank and of type tuple on anoth"):
+        join("x", [[1], (2,)])
+    with pytest.raises(TypeError, match=r"^pull: x is of type float and has no rows: .* join=True"):
+        join("x", [1.0, 2.0])
+    with pytest.raises(TypeError, match=r"^pull: values of type range, such as x, cannot"):
+        join("x", [range(3), range(3)])
