@@ -11,6 +11,7 @@ Jupyter, and it imports the module of a function when the function is first used
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -85,11 +86,14 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     """Load the extension: `%load_ext monarch_jupyter` calls this."""
     global _extension
     from monarch_jupyter.extension import Extension
+    from monarch_jupyter.meshes.kept_sessions import waiting_lines
 
     if _extension is None:
         extension = Extension(shell)
         extension.load()
         _extension = extension
+        for line in waiting_lines():
+            sys.stdout.write(f"{line}\n")
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:

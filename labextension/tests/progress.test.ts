@@ -35,6 +35,16 @@ describe('bars of slow work', () => {
     assert.ok(document.body.textContent.includes('Trainer.step6 of 8 ranks, 12 s; waiting for gpus=3,5'));
   });
 
+  test('move by themselves until the first part is done', () => {
+    const save = (): HTMLProgressElement => getByRole(document.body, 'progressbar', { name: 'Trainer.save' });
+    assert.equal(save().hasAttribute('value'), false);
+    assert.ok(document.body.textContent.includes('Trainer.save0 of 8 ranks, 12 s'));
+    page.hear(bars(0, bar('step', 2), bar('save', 1)));
+    assert.equal(save().value, 1);
+    page.hear(bars(1, bar('step', 2), bar('save', 0)));
+    assert.equal(save().hasAttribute('value'), false);
+  });
+
   test('change in place, come and go', () => {
     const kept = step();
     page.hear(bars(0, bar('step', 2), bar('save', 0)));

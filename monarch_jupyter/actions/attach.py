@@ -10,6 +10,7 @@ from monarch.session import AttachedSession, SessionError
 from monarch_jupyter.actions.run_cell import ACTOR_NAME, adopt_cells
 from monarch_jupyter.cells.displays import redirect, shared_displays
 from monarch_jupyter.errors import CommandError
+from monarch_jupyter.meshes.kept_sessions import check_holds_none
 from monarch_jupyter.ranks.autoreload import ACTOR_NAME as RELOADER_NAME
 from monarch_jupyter.ranks.autoreload import adopt
 
@@ -23,6 +24,7 @@ def attach(name: str | None = None, *, take: bool = False) -> AttachedSession:
         CommandError: no such session exists, another client is attached, this kernel has meshes of
             its own, the session has other versions, or none of its worker hosts can be reached.
     """
+    check_holds_none()
     try:
         found = session.attach(name, take=take)
     except (SessionError, OSError) as error:  # OSError: its hosts or keys

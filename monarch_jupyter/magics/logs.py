@@ -111,7 +111,9 @@ def _run(invocation: Invocation) -> LogView | None:
 
 def _pages(page: LogPage) -> str:
     pages = -(-page.total // PAGE)
-    return f" (--page 1 to --page {pages} have all)" if page.total > len(page.lines) else ""
+    if page.total <= len(page.lines):
+        return ""
+    return " (--page 1 has all)" if pages == 1 else f" (--page 1 to --page {pages} have all)"
 
 
 def _ranks(selection: MeshSelection) -> set[int] | None:

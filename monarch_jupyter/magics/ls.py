@@ -10,6 +10,7 @@ from monarch.observe import MeshSnapshot, Metrics
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.arguments import Option
 from monarch_jupyter.magics.command import Command, Invocation
+from monarch_jupyter.meshes.kept_sessions import waiting_lines
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.meshes import listing_html, listing_text
 from monarch_jupyter.rendering.metrics import endpoints_html, endpoints_text
@@ -21,18 +22,20 @@ class MeshListing:
     """The meshes at one moment and their endpoints, shown as tables.
 
     `every`: all endpoints, seen from both sides, and the programs' own measurements; otherwise the
-    busiest endpoints, as ranks ran them.
+    busiest endpoints, as ranks ran them. `waiting`: a line for each kept session without a kernel.
     """
 
     meshes: Sequence[MeshSnapshot]
     metrics: Metrics
     every: bool = False
+    waiting: Sequence[str] = ()
 
     def __repr__(self) -> str:
         uids = self._uids()
         parts = [listing_text(self.meshes), endpoints_text(self.metrics, uids, every=self.every)]
         if self.every:
             parts.append(measured_text(self.metrics, uids))
+        parts.append("\n".join(self.waiting))
         return "\n\n".join(part for part in parts if part)
 
     def _repr_html_(self) -> str:
@@ -41,6 +44,8 @@ class MeshListing:
         if self.every:
             tables.append(measured_html(self.metrics, uids))
         cards = [html.card(table) for table in tables if table]
+        if self.waiting:
+            cards.append(html.card(*[html.element("div", line) for line in self.waiting]))
         return html.join([listing_html(self.meshes), *cards])
 
     def _uids(self) -> set[str]:
@@ -52,7 +57,9 @@ def ls(*, metrics: bool = False) -> MeshListing:
 
     `metrics`: include all metrics.
     """
-    return MeshListing(tuple(observe.snapshot()), observe.metrics(), metrics)
+    return MeshListing(
+        tuple(observe.snapshot()), observe.metrics(), metrics, tuple(waiting_lines())
+    )
 
 
 def _run(invocation: Invocation) -> MeshListing:

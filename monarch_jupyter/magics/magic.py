@@ -21,12 +21,14 @@ class MonarchMagic:
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell: Any = shell
         self._completion = Completion(shell)
+        self._transforms: list[Any] = self._shell.input_transformer_manager.cleanup_transforms
 
     def install(self) -> None:
         """Register the magic and its completion."""
         self._shell.register_magic_function(self._line, "line", NAME)
         self._shell.register_magic_function(self._cell, "cell", NAME)
         self._completion.install()
+        self._transforms.append(without_body)
 
     def restore(self) -> None:
         """Remove both. Idempotent."""
@@ -34,6 +36,8 @@ class MonarchMagic:
         magics["line"].pop(NAME, None)
         magics["cell"].pop(NAME, None)
         self._completion.restore()
+        if without_body in self._transforms:
+            self._transforms.remove(without_body)
 
     def _line(self, line: str) -> object:
         return self._run(line, None)
@@ -48,6 +52,16 @@ class MonarchMagic:
             return run_line(line, namespace, cell, number, say=_say)
         except CommandError as error:
             raise UsageError(str(error)) from None
+
+
+def without_body(lines: list[str]) -> list[str]:
+    """A `%%monarch` without lines below it as `%monarch`, for its help or its own error.
+
+    IPython itself says of such a cell that it is empty, whatever its options.
+    """
+    if len(lines) == 1 and lines[0].startswith(f"%%{NAME}"):
+        return [lines[0][1:]]
+    return lines
 
 
 def _say(text: str) -> None:

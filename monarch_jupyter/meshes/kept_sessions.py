@@ -39,6 +39,32 @@ def keep_mesh(name: str, mesh: ProcMesh) -> None:
         raise CommandError(str(error)) from None
 
 
+def check_holds_none() -> None:
+    """Raises:
+    CommandError: this kernel holds a kept session, and a kernel has one session.
+    """
+    for one in session.sessions():
+        if one.kept_as is not None and one.client_pid == os.getpid() and one.state == "live":
+            raise CommandError(
+                f"this kernel holds the session {one.kept_as}; `%monarch detach` lets it go, and "
+                "its meshes live on"
+            )
+
+
+def waiting_lines() -> list[str]:
+    """A line for each kept session that waits for a kernel, with the magic that attaches to it."""
+    lines: list[str] = []
+    for one in session.sessions():
+        if one.kept_as and one.state == "detached":
+            others = [mesh for mesh in one.meshes if mesh != one.kept_as]
+            meshes = f" (meshes: {', '.join(one.meshes)})" if others else ""
+            lines.append(
+                f"{one.kept_as}{meshes} was kept and waits; `%monarch attach {one.kept_as}` takes "
+                "it up"
+            )
+    return lines
+
+
 def free_sessions() -> list[str]:
     """The names of kept sessions to which no client is attached."""
     return [one.kept_as for one in session.sessions() if one.kept_as and one.state == "detached"]

@@ -22,6 +22,7 @@ AFTER = 2.0
 """Seconds that work is under way before its bar is shown."""
 MOST = 4
 """Bars in a cell."""
+_RUNS_CELLS = ("cells", "run")
 
 
 @dataclass(frozen=True)
@@ -100,9 +101,15 @@ def bars_of(
             continue
         done = call.ranks - len(call.owing)
         late = name_ranks(call.owing) if done else ""
-        what = f"{call.actor_class}.{call.endpoint}"
-        bars.append(Bar(key, what, done, call.ranks, ("rank", "ranks"), late, since))
+        bars.append(Bar(key, _name(call), done, call.ranks, ("rank", "ranks"), late, since))
     return bars[:MOST]
+
+
+def _name(call: OpenCall) -> str:
+    """`Trainer.step`; the user of a cell on ranks does not know the endpoint that runs it."""
+    if (call.actor, call.endpoint) == _RUNS_CELLS:
+        return f"the cell on {call.mesh}"
+    return f"{call.actor_class}.{call.endpoint}"
 
 
 def bars_text(bars: Sequence[Bar], now: float) -> str:
@@ -115,13 +122,19 @@ def bars_html(bars: Sequence[Bar], now: float) -> Html:
     lines = [
         html.element(
             "div",
-            html.element("progress", max=str(b.total), value=str(b.done), aria_label=b.what),
+            _bar_html(b),
             " ",
             html.toned(b.said(now), "muted"),
         )
         for b in bars
     ]
     return html.card(*lines)
+
+
+def _bar_html(bar: Bar) -> Html:
+    """A bar without a value moves by itself, until the first part is done."""
+    value = {"value": str(bar.done)} if bar.done else {}
+    return html.element("progress", max=str(bar.total), aria_label=bar.what, **value)
 
 
 class BarTable:

@@ -31,6 +31,10 @@ class Html(str):
     __slots__ = ()
 
 
+_ONE_LINE = 24
+"""Characters of a table cell that are never broken into lines."""
+
+
 def text(value: object) -> Html:
     """Any value as text, escaped."""
     return value if isinstance(value, Html) else Html(html.escape(str(value)))
@@ -94,7 +98,9 @@ def table(head: Iterable[object], rows: Iterable[Iterable[object]], **attributes
 
 
 def cell(content: object, style: str = "", **attributes: str) -> Html:
-    """One cell of a table."""
+    """One cell of a table. A short text stays on one line, so that a figure keeps its unit."""
+    if not isinstance(content, Html) and len(str(content)) <= _ONE_LINE:
+        style = f"white-space: nowrap; {style}"
     look = f"border: {_BORDER}; padding: 0.2em 0.6em; text-align: left; {style}".rstrip("; ")
     return element("td", content, style=look, **attributes)
 

@@ -60,8 +60,21 @@ def test_each_subcommand_has_help(command: str, capsys: pytest.CaptureFixture[st
 def test_an_unknown_subcommand_is_told_those_that_there_are() -> None:
     status, out, err = monarch("sp")
     assert (status, out) == (2, "")
-    assert "invalid choice: 'sp'" in err
+    assert "monarch: error: there is no command 'sp'; there are ps, ls, stacks, " in err
     assert all(command in err for command in COMMANDS)
+
+
+def test_a_misspelt_subcommand_is_told_the_nearest() -> None:
+    status, out, err = monarch("stakcs")
+    assert (status, out) == (2, "")
+    assert err.endswith("monarch: error: there is no command 'stakcs'; did you mean 'stacks'?\n")
+
+
+def test_help_is_a_subcommand_and_ls_another_name_of_ps(shell: Commands) -> None:
+    assert monarch("help") == monarch("--help")
+    assert monarch("help", "kill") == monarch("kill", "--help")
+    assert monarch("ls", "--help") == monarch("ps", "--help")
+    assert monarch("help", "stakcs")[0] == 2
 
 
 @pytest.mark.parametrize(

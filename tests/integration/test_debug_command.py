@@ -66,6 +66,39 @@ def test_a_terminal_lists_casts_and_lets_go(
     assert answer.get(timeout=PATIENCE_S).values() == [110] * 4
 
 
+IDLE = """
+import sys
+from monarch.actor import this_host
+this_host().spawn_procs({"gpus": 1}).initialized.get()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_only_session_with_a_paused_rank_needs_no_name(
+    steppers: ActorMesh,
+    until: Callable[[int], WaitingRanks],
+    debug: Callable[..., tuple[int, str, str]],
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", IDLE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == "ready\n"
+        status, out, err = debug("list")
+        assert (status, out) == (1, "")
+        assert "several sessions are running; name one: " in err
+        answer = steppers.step.call(5, (1,))
+        until(1)
+        status, out, err = debug("list", "continue")
+        assert (status, err) == (0, "")
+        assert "workers[gpus=1]  steppers  Stepper.step" in out
+        assert answer.get(timeout=PATIENCE_S).values()[0] == 110
+        other.stdin.close()
+        assert other.wait(PATIENCE_S) == 0
+
+
 def test_a_terminal_talks_to_one_rank(
     steppers: ActorMesh,
     until: Callable[[int], WaitingRanks],

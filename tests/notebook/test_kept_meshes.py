@@ -110,12 +110,17 @@ def test_a_restart_ends_what_is_tied_and_lets_what_is_kept_live(
             processes.wait_all_ended()
         kernel.client.wait_for_ready(timeout=PATIENCE)
         assert info(own_base_directory, name).state == "detached"
-        kernel.ok("%load_ext monarch_jupyter")
+        waits = f"{name} was kept and waits; `%monarch attach {name}` takes it up"
+        assert waits in kernel.ok("%load_ext monarch_jupyter").stdout.splitlines()
         kernel.hold_output(PATIENCE)
+        listed = kernel.ok("%monarch ls").result
+        assert waits in listed["text/plain"].splitlines()
+        assert waits in listed["text/html"]
         assert name in kernel.complete("%monarch attach ")
         kernel.ok("trainers = 5")
         shown = kernel.ok(f"%monarch attach {name}").stdout
         assert f"attached to {name}\n" in shown
+        assert waits not in kernel.ok("%monarch ls").result["text/plain"]
         assert "not bound, since trainers is a int here; `del trainers` first" in shown
         assert kernel.value("'tied' in globals()") == "False"
         assert kernel.ok("print(*tellers.pid.call().get().values())").stdout == kept
@@ -181,7 +186,10 @@ def test_what_cannot_be_attached_to_is_told_in_one_line(name: str) -> None:
         assert said.startswith(f"there is no kept session '{name}' on this machine")
         assert kernel.refused("%monarch attach a b") == "attach takes the name of one session"
         begin(kernel, name)
-        assert "call detach() to release it" in kernel.refused(f"%monarch attach {name}")
+        assert kernel.refused(f"%monarch attach {name}") == (
+            f"this kernel holds the session {name}; `%monarch detach` lets it go, and its meshes "
+            "live on"
+        )
 
 
 def test_reap_says_what_it_would_do(kernel: Kernel) -> None:

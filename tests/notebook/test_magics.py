@@ -194,6 +194,7 @@ def test_monarch_alone_lists_its_subcommands(kernel: Kernel, line: str) -> None:
         ("%monarch stop", "stop needs the name of a mesh, or --all; there are no meshes"),
         ("%monarch stop a --all", "stop takes names or --all, not both"),
         ("%monarch on workers", "on runs a whole cell: write %%monarch, and the code below it"),
+        ("%%monarch on workers", "on runs a whole cell: write %%monarch, and the code below it"),
         ("%%monarch on\n1", "on needs a mesh; for example `%%monarch on workers[gpus=0:4]`"),
         ("%%monarch ls\n1", "ls takes no cell: write %monarch ls, with a single %"),
         ("%%monarch on taken\n1", "taken is not a mesh but a str"),
@@ -207,6 +208,11 @@ def test_a_line_that_cannot_be_done_is_one_line_with_the_remedy(
     assert kernel.refused(line).startswith(says)
     assert kernel.value("taken") == "'a word'"
     assert "no meshes" in kernel.ok("%monarch ls").result["text/plain"]
+
+
+def test_the_help_of_a_subcommand_for_cells_needs_no_cell(kernel: Kernel) -> None:
+    assert kernel.ok("%%monarch on -h").stdout == kernel.ok("%monarch on -h").stdout
+    assert kernel.ok("%%monarch").stdout == kernel.ok("%monarch").stdout
 
 
 def test_the_name_of_a_mesh_in_place_of_a_subcommand_is_told_what_was_meant(

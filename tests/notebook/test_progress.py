@@ -61,9 +61,22 @@ def test_much_slow_work_has_few_bars() -> None:
 
 
 def test_a_bar_has_a_name_and_its_figures() -> None:
+    markup = bars_html(bars_of([call(1, 2)], [], {"call 1": 0.0}, 10.0), 10.0)
+    assert '<progress max="8" aria-label="Trainer.step" value="6"></progress>' in markup
+    assert "Trainer.step: 6 of 8 ranks, 10 s; waiting for gpus=0..1" in markup
+
+
+def test_a_bar_without_an_answer_moves_by_itself_and_shows_the_time() -> None:
     markup = bars_html(bars_of([call(1, 8)], [], {"call 1": 0.0}, 10.0), 10.0)
-    assert '<progress max="8" value="0" aria-label="Trainer.step"></progress>' in markup
+    assert '<progress max="8" aria-label="Trainer.step"></progress>' in markup
+    assert "Trainer.step: 0 of 8 ranks, 10 s" in markup
     assert "waiting for" not in markup
+
+
+def test_the_bar_of_a_cell_on_ranks_has_no_internal_name() -> None:
+    one = OpenCall(1, "workers", "1", "cells", "Cell", "run", 8, ({"gpus": 3},))
+    (found,) = bars_of([one], [], {"call 1": 0.0}, 10.0)
+    assert found.said(10.0) == ("the cell on workers: 7 of 8 ranks, 10 s; waiting for gpus=3")
 
 
 def bar(key: str, done: int) -> Bar:

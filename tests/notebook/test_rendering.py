@@ -32,6 +32,10 @@ class Tensor:
 
 
 class TestMarkup:
+    def test_a_figure_keeps_its_unit_on_its_line(self) -> None:
+        assert "white-space: nowrap" in html.cell("gpus=2 221 µs")
+        assert "white-space: nowrap" not in html.cell("a long explanation of what went wrong here")
+
     def test_what_comes_from_outside_is_escaped(self) -> None:
         sign = "<script>alert('&')</script>"
         bad = row(0, state="failed", failure=sign, actor=sign)

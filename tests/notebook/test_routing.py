@@ -223,6 +223,10 @@ def test_logs_show_the_last_lines_of_any_rank_and_those_that_match(kernel: Kerne
     tail = kernel.ok("%monarch logs workers --tail 2").stdout.splitlines()
     assert tail[0].startswith("workers: lines 299 to 300 of 300 (--page 1 to --page 3 have all)")
     assert all(re.fullmatch(r"\d\d:\d\d:\d\d \[gpus=\d\] step \d+", line) for line in tail[1:])
+    kernel.ok("%monarch spawn few gpus=1")
+    kernel.ok("%%monarch on few\nprint(1)\nprint(2)")
+    (head, _) = kernel.ok("%monarch logs few --tail 1").stdout.splitlines()
+    assert head == "few: lines 2 to 2 of 2 (--page 1 has all)"
     one = kernel.ok("%monarch logs workers[gpus=1] --grep 'step 1?7$'").stdout.splitlines()
     assert [line.partition("] ")[2] for line in one[1:]] == ["step 7", "step 17"]
     assert kernel.ok("%monarch logs workers --rank 0 --page 2").stdout.count("gpus=0") == 50

@@ -30,7 +30,11 @@ class BarView {
       this._began = Date.now() - bar.for_s * 1000;
     }
     this._bar.max = bar.total;
-    this._bar.value = bar.done;
+    if (bar.done > 0) {
+      this._bar.value = bar.done;
+    } else {
+      this._bar.removeAttribute("value"); // It moves by itself, until the first part is done.
+    }
     setAttribute(this._bar, "aria-label", bar.what);
     setText(this._what, bar.what);
     this.tick();

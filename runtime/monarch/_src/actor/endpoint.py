@@ -298,6 +298,11 @@ def forget_classes() -> None:
     _classes.clear()
 
 
+def _as_async(method: EndpointMethod[Any, Any]) -> str:
+    """The line that begins the method as `async def`."""
+    return f"async def {method.name}{inspect.signature(method.function)}:"
+
+
 def actor_class(cls: Any) -> ActorClass:
     """Check an actor class and list its endpoints.
 
@@ -334,7 +339,8 @@ def actor_class(cls: Any) -> ActorClass:
     if async_names and sync_names:
         raise ValueError(
             f"{cls.__name__} mixes `async def` endpoints ({', '.join(async_names)}) with plain "
-            f"ones ({', '.join(sync_names)}); make them all of one kind"
+            f"ones ({', '.join(sync_names)}); make them all of one kind, as in:\n"
+            f"    @endpoint\n    {_as_async(endpoints[sync_names[0]])}"
         )
     for hook in ("__cleanup__", "__supervise__", "_handle_undeliverable_message"):
         own = getattr(cls, hook, None)

@@ -34,7 +34,7 @@ def run(bases: Sequence[str] | None, which: str, lines: Sequence[str] | None) ->
     """Run `lines`, or commands read from standard input; return 1 if a command failed."""
     live = [one for one in find_sessions(bases) if one.state in AGENT_LIVES]
     try:
-        session = choose_session(live, which)
+        session = _session_to_debug(live, which)
         connection = TerminalConnection(session)
     except DebugError as error:
         print(f"monarch debug: {error}", file=sys.stderr)
@@ -46,6 +46,32 @@ def run(bases: Sequence[str] | None, which: str, lines: Sequence[str] | None) ->
                 done = [prompt.run_line(text) for text in lines]
                 return 0 if all(done) else 1
             return prompt.run_stdin(session)
+    finally:
+        connection.close()
+
+
+def _session_to_debug(live: Sequence[Session], which: str) -> Session:
+    """The session that `which` names; if it is empty, the only one with ranks to debug."""
+    if not which and len(live) > 1:
+        waiting = [one for one in live if _waits(one)]
+        if len(waiting) == 1:
+            return waiting[0]
+        if waiting:
+            names = ", ".join(one.name for one in waiting)
+            raise DebugError(f"ranks wait in several sessions; name one: {names}")
+    return choose_session(live, which)
+
+
+def _waits(session: Session) -> bool:
+    """Whether ranks of that session wait for a debugger. One that does not answer has none."""
+    try:
+        connection = TerminalConnection(session)
+    except DebugError:
+        return False
+    try:
+        return len(DebugCommands(connection).waiting()) > 0
+    except (DebugError, TimeoutError):
+        return False
     finally:
         connection.close()
 

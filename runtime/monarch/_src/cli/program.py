@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -13,10 +14,18 @@ from monarch._src.version import VERSION
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status: 0, 1 on failure, 2 for wrong usage."""
-    words = sys.argv[1:] if argv is None else list(argv)
-    parser = _parser()
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser, names = _parser()
+    first = words[0] if words else ""
+    if first == "help":  # `monarch help ps` as `monarch ps --help`
+        words = [*words[1:2], "--help"]
+        first = words[0]
+    if first and not first.startswith("-") and first not in names:
+        near = difflib.get_close_matches(first, names, n=1, cutoff=0.6)
+        remedy = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+        parser.error(f"there is no command {first!r}; {remedy}")
     # The words after `torchrun` are for torch's parser; this one would read some as its own.
-    arguments = parser.parse_args(words[:1] if words[:1] == ["torchrun"] else words)
+    arguments = parser.parse_args(words[:1] if first == "torchrun" else words)
     arguments.words = words[1:]
     run: Callable[[argparse.Namespace], int] | None = arguments.run
     if run is None:
@@ -33,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
+    """The parser, and the names of the commands."""
     parser = argparse.ArgumentParser(prog="monarch", description="A cluster in your notebook.")
     parser.add_argument(
         "--version", action="version", version=VERSION, help="print the version and exit"
@@ -42,4 +52,4 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for group in (sessions, debug, hosts, machine):
         group.add(commands)
-    return parser
+    return parser, list(commands.choices)

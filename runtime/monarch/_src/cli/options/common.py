@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -21,12 +21,15 @@ def add_command(
     *,
     help: str,
     description: str | None = None,
+    aliases: Sequence[str] = (),
 ) -> argparse.ArgumentParser:
     """Add a subcommand that calls `run`.
 
     `help` is its line in the list of commands; `description` heads its own help.
     """
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=help, description=description)
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=help, description=description, aliases=aliases
+    )
     parser.set_defaults(run=run)
     return parser
 

@@ -34,6 +34,7 @@ def _add_ps(commands: Commands) -> None:
         help="list your sessions on this machine: clients, meshes, processes",
         description="List your sessions on this machine, each with its client, its host agent, its "
         "meshes, and the state of their processes. An orphan is a session whose client is gone.",
+        aliases=["ls"],
     )
     add_where(ps)
     ps.add_argument(
