@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.notebook.kernel import Kernel
+
+pytest.importorskip("torch", reason="the ranks need it")
 
 SUM = """%%monarch on w
 import torch, torch.distributed as dist

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.notebook.kernel import Kernel
+
+pytest.importorskip("torch", reason="the ranks need it")
 
 CELL = """%%monarch torchrun --nproc-per-node 2 {words}
 import os, sys
