@@ -1,4 +1,5 @@
-"""What ends leaves nothing that grows: thousands of actors, streams, ports, calls and meshes.
+"""What ends leaves nothing that grows: thousands of actors, streams, ports, calls, debug sessions
+and meshes.
 
 Counted are objects of the interpreter and bytes of the process, of the client and of a rank, before
 and after. `MONARCH_SOAK` says how many of each; `make stress` gives it.
@@ -25,7 +26,9 @@ from monarch.actor import (
     shutdown_context,
     this_host,
 )
+from monarch.debug import attach, resume
 from tests.conftest import Faults
+from tests.integration.debugging import news
 
 pytestmark = pytest.mark.slow
 
@@ -74,6 +77,11 @@ class Mayfly(Actor):
         port.send(1)
         return receiver.recv().get()
 
+    @endpoint
+    def pause(self) -> int:
+        breakpoint()
+        return 1
+
 
 class AsyncMayfly(Actor):
     """The same on an event loop."""
@@ -121,6 +129,17 @@ def one_call_that_is_dropped(_: ProcMesh, mayfly: Mayfly, number: int) -> None:
         mayfly.fail.call_one().get()
 
 
+def one_debug_session(_: ProcMesh, mayfly: Mayfly, number: int) -> None:
+    with news() as until:
+        answer = mayfly.pause.call_one()
+        (waits,) = until(1)
+        if number % 2:
+            with attach(waits.name) as console:
+                assert console.send("p 40 + 2") == "42\n"
+        resume()
+        assert answer.get() == 1
+
+
 @pytest.mark.parametrize(
     "once",
     [
@@ -130,6 +149,7 @@ def one_call_that_is_dropped(_: ProcMesh, mayfly: Mayfly, number: int) -> None:
         one_port,
         one_channel_on_a_rank,
         one_call_that_is_dropped,
+        one_debug_session,
     ],
 )
 def test_nothing_that_grows_is_left_of(
