@@ -354,6 +354,7 @@ def test_a_mesh_with_a_stopped_rank_can_be_stopped(spawn_procs: Spawn) -> None:
 
 def test_the_snapshot_of_a_mesh_tells_of_its_dead(mesh: ProcMesh, faults: Faults) -> None:
     mortal = mesh.spawn("mortal", Mortal)
+    mortal.initialized.get(timeout=60)  # three processes need not begin at once
     mortal.slice(gpus=1).exit_hard.call_one(4).exception(timeout=60)
     faults.take()
     (seen,) = [found for found in snapshot() if found.uid == mesh.uid]
