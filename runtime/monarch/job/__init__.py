@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import monarch.actor
 from monarch._src.errors import JobError
+from monarch._src.job.exec_command import exec_command
 from monarch._src.job.launchers.local import LocalJob
 from monarch._src.job.launchers.process import ProcessJob
 from monarch._src.job.launchers.ssh.job import SSHHost, SSHJob
 from monarch._src.job.paths import job_names, job_path
-from monarch._src.job.trait import DEFAULT_JOB_PATH, JobState, JobTrait, job_load
+from monarch._src.job.trait import DEFAULT_JOB_PATH, JobState, JobTrait, job_load, job_loads
 
 __all__ = [
     "DEFAULT_JOB_PATH",
@@ -27,7 +28,9 @@ __all__ = [
     "ProcessJob",
     "SSHHost",
     "SSHJob",
+    "exec_command",
     "job_load",
+    "job_loads",
     "job_names",
     "job_path",
 ]

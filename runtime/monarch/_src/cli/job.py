@@ -15,6 +15,7 @@ from monarch._src.errors import JobError
 from monarch._src.job.paths import job_names, job_path
 from monarch._src.job.record import JobRecord, read
 from monarch._src.job.trait import DEFAULT_JOB_PATH
+from monarch._src.mesh.host_mesh import HostMesh
 
 
 def run_list() -> int:
@@ -72,6 +73,32 @@ def path_of(which: str) -> Path:
     if which in job_names():
         return job_path(which)
     return Path(which) if os.sep in which or os.path.exists(which) else job_path(which)
+
+
+def hosts_of(job: str) -> HostMesh:
+    """The hosts of the job `NAME` or `NAME:MESH`.
+
+    Raises:
+        ValueError: there is no such job or mesh.
+        JobError, OSError, SessionError: its hosts cannot be used.
+    """
+    which, _, mesh = job.partition(":")
+    jobs: Any = import_module("monarch.job")
+    try:
+        found = jobs.job_load(path_of(which))
+    except FileNotFoundError:
+        known = ", ".join(job_names()) or "none"
+        raise ValueError(f"there is no job {which}; named jobs: {known}") from None
+    if not found.active:
+        raise ValueError(f"the job {which} has no hosts; job.state(PATH) reserves them")
+    state = found.state(cached_path=None)
+    names = list(state)
+    if not mesh and len(names) > 1:
+        raise ValueError(f"the job {which} has several meshes: give --job {which}:{names[0]}")
+    if mesh and mesh not in names:
+        raise ValueError(f"the job {which} has no mesh {mesh}; it has {', '.join(names)}")
+    hosts: HostMesh = state[mesh or names[0]]
+    return hosts
 
 
 def _reported(which: str, run: Callable[[Path], None]) -> int:

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from monarch._src.cli.job import path_of
+from monarch._src.cli.job import hosts_of
 from monarch._src.errors import ActorError, JobError, SessionError, SupervisionError
-from monarch._src.job.paths import job_names
-from monarch._src.mesh.host_mesh import HostMesh
 
 NAME = "torchrun"
 USAGE = """usage: monarch torchrun [--job JOB[:MESH]] [options of torchrun] SCRIPT [argument ...]
@@ -36,7 +34,7 @@ def run(words: Sequence[str]) -> int:
             return 0 if words else 2
         job, words = _job_of(words)
         launch = arguments.parse_arguments(words)
-        hosts = actor.this_host() if job is None else _hosts_of(job)
+        hosts = actor.this_host() if job is None else hosts_of(job)
         runs.run(launch, hosts)
     except arguments.TorchrunArgumentError as error:
         print(_prefixed(error), file=sys.stderr)
@@ -69,29 +67,3 @@ def _job_of(words: Sequence[str]) -> tuple[str | None, Sequence[str]]:
     if len(words) < 2:
         raise ValueError("--job takes the name of a job, or the path of its record")
     return words[1], words[2:]
-
-
-def _hosts_of(job: str) -> HostMesh:
-    """The hosts of the job `NAME` or `NAME:MESH`.
-
-    Raises:
-        ValueError: there is no such job or mesh.
-        JobError, OSError, SessionError: its hosts cannot be used.
-    """
-    which, _, mesh = job.partition(":")
-    jobs: Any = import_module("monarch.job")
-    try:
-        found = jobs.job_load(path_of(which))
-    except FileNotFoundError:
-        known = ", ".join(job_names()) or "none"
-        raise ValueError(f"there is no job {which}; named jobs: {known}") from None
-    if not found.active:
-        raise ValueError(f"the job {which} has no hosts; job.state(PATH) reserves them")
-    state = found.state(cached_path=None)
-    names = list(state)
-    if not mesh and len(names) > 1:
-        raise ValueError(f"the job {which} has several meshes: give --job {which}:{names[0]}")
-    if mesh and mesh not in names:
-        raise ValueError(f"the job {which} has no mesh {mesh}; it has {', '.join(names)}")
-    hosts: HostMesh = state[mesh or names[0]]
-    return hosts

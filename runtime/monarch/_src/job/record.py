@@ -146,6 +146,31 @@ def class_of(kind: str, base: type[T], where: str) -> type[T]:
     return found
 
 
+def encode(record: JobRecord) -> bytes:
+    """The record as JSON that a person can read."""
+    return msgspec.json.format(msgspec.json.encode(record))
+
+
+def decode(text: bytes, where: str) -> JobRecord:
+    """The record in that JSON. `where` names its source in errors.
+
+    Raises:
+        JobError: not a record, or one of another format.
+    """
+    try:
+        record = msgspec.json.decode(text, type=JobRecord)
+    except UNREADABLE as error:
+        raise JobError(
+            f"{where} is not a record of a job ({error}); remove the file to reserve new hosts"
+        ) from None
+    if record.format != FORMAT:
+        raise JobError(
+            f"{where} is a record of format {record.format}, and this version reads {FORMAT}; "
+            "remove the file to reserve new hosts"
+        )
+    return record
+
+
 def write(path: Path, record: JobRecord) -> None:
     """Replace the record at that path. A symbolic link stays, and its target is replaced."""
     path = Path(os.path.realpath(path))
@@ -153,7 +178,7 @@ def write(path: Path, record: JobRecord) -> None:
     fd, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)  # mode 0600
     try:
         with open(fd, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(record)))
+            file.write(encode(record))
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
@@ -174,15 +199,4 @@ def read(path: Path) -> JobRecord:
                 f"{path} belongs to user {owner}; jobs of other users are not loaded"
             )
         text = file.read()
-    try:
-        record = msgspec.json.decode(text, type=JobRecord)
-    except UNREADABLE as error:
-        raise JobError(
-            f"{path} is not a record of a job ({error}); remove the file to reserve new hosts"
-        ) from None
-    if record.format != FORMAT:
-        raise JobError(
-            f"{path} is a record of format {record.format}, and this version reads {FORMAT}; "
-            "remove the file to reserve new hosts"
-        )
-    return record
+    return decode(text, str(path))

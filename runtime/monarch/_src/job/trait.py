@@ -240,14 +240,23 @@ class JobTrait(ABC):
         Raises:
             TypeError: an attribute of the job cannot be written. OSError: the file cannot.
         """
+        record.write(Path(filename), self._made_record())
+
+    def dumps(self) -> bytes:
+        """The record of the job as `dump` writes it, for `job_loads`.
+
+        Raises:
+            TypeError: an attribute of the job cannot be written.
+        """
+        return record.encode(self._made_record())
+
+    def _made_record(self) -> record.JobRecord:
         running = self._running or self
-        leave_out = self._OWN | running.not_dumped
-        values = record.values_of(running, leave_out)
-        made = record.JobRecord(
+        values = record.values_of(running, self._OWN | running.not_dumped)
+        return record.JobRecord(
             record.FORMAT, record.kind_of(running), running._apply_id if self.active else None,
             running._applied if self.active else None, values,
         )  # fmt: skip
-        record.write(Path(filename), made)
 
     def _recorded(self, path: Path) -> JobTrait | None:
         """The job recorded at that path if it satisfies this request; ends a job that does not."""
@@ -288,12 +297,25 @@ def job_load(filename: str | os.PathLike[str] = DEFAULT_JOB_PATH) -> JobTrait:
             an attribute that the job needs, as a record of another version may.
     """
     path = Path(filename)
-    found = record.read(path)
-    kind = record.class_of(found.kind, JobTrait, str(path))
+    return _job_of(record.read(path), str(path))
+
+
+def job_loads(data: bytes | str) -> JobTrait:
+    """The job in a record that `dumps` has made. Runs no code but that of the job's class.
+
+    Raises:
+        JobError: as `job_load`.
+    """
+    text = data.encode() if isinstance(data, str) else data
+    return _job_of(record.decode(text, "the data"), "the data")
+
+
+def _job_of(found: record.JobRecord, where: str) -> JobTrait:
+    kind = record.class_of(found.kind, JobTrait, where)
     job: JobTrait = object.__new__(kind)
     JobTrait.__init__(job)
     leave_out = kind._OWN | kind.not_dumped  # pyright: ignore[reportPrivateUsage]
-    vars(job).update(record.restored(kind, found.values, leave_out, str(path)))
+    vars(job).update(record.restored(kind, found.values, leave_out, where))
     job._is_applied = found.apply_id is not None  # pyright: ignore[reportPrivateUsage]
     job._apply_id, job._applied = found.apply_id, found.applied  # pyright: ignore[reportPrivateUsage]
     return job

@@ -1,4 +1,4 @@
-"""Options of the commands for several hosts: `keys`, `reach`, `worker`, `job`."""
+"""Options of the commands for several hosts: `keys`, `reach`, `worker`, `job` and others."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def add(commands: Commands) -> None:
     _add_reach(commands)
     _add_worker(commands)
     _add_job(commands)
+    _add_exec(commands)
     _add_torchrun(commands)
 
 
@@ -120,10 +121,47 @@ def _add_job(commands: Commands) -> None:
     ended.add_argument("which", metavar="JOB", help="a name or the path of a record")
 
 
+def _add_exec(commands: Commands) -> None:
+    one = add_command(
+        commands, "exec", _exec, help="run a command on this host, or on the hosts of a job",
+        description="Run a command on rank 0 of a mesh of hosts, or on more of them, and print its "
+        "output here. The exit status is the highest of all ranks. "
+        "Example: `monarch exec --job training --all -- nvidia-smi -L`",
+    )  # fmt: skip
+    one.add_argument(
+        "--job", metavar="JOB[:MESH]", help="the name of a job, or the path of its record"
+    )
+    where = one.add_mutually_exclusive_group()
+    where.add_argument("--all", action="store_true", dest="everywhere", help="run on all ranks")
+    where.add_argument(
+        "--point", metavar="DIM=N,...", help="run on the ranks with these coordinates"
+    )
+    one.add_argument("--per-host", metavar="DIM=N,...", help="run several times on each host")
+    one.add_argument(
+        "-e", "--env", action="append", default=[], metavar="NAME=VALUE", help="set a variable"
+    )
+    one.add_argument("--workdir", metavar="DIRECTORY", help="the directory to run in")
+    one.add_argument(
+        "--output-dir", metavar="DIRECTORY",
+        help="write the output of rank N to rank_N.log there, on its host",
+    )  # fmt: skip
+    one.add_argument("argv", nargs="+", metavar="COMMAND", help="the command and its arguments")
+
+
 def _add_torchrun(commands: Commands) -> None:
     add_command(
         commands, "torchrun", _torchrun,
         help="run a script on ranks, with the options of torchrun (needs torch)",
+    )  # fmt: skip
+
+
+def _exec(arguments: argparse.Namespace) -> int:
+    from monarch._src.cli import exec as command
+
+    return command.run(
+        arguments.argv, arguments.job, arguments.env, everywhere=arguments.everywhere,
+        point=arguments.point, per_host=arguments.per_host, workdir=arguments.workdir,
+        output_dir=arguments.output_dir,
     )  # fmt: skip
 
 
