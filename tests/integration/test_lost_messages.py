@@ -25,6 +25,6 @@ def test_a_call_behind_what_is_no_message_is_answered(faults: Faults, spawn_proc
     error = echo.slice(gpus=1).same.call_one("behind it").exception(timeout=60)
     assert isinstance(error, SupervisionError)
     assert f"(pid {pid}) died" in str(error)
-    assert "are lost: no message begins with the bytes 80000000" in str(error)
+    assert "are lost: a message cannot begin with the bytes 80000000" in str(error)
     rest = echo.slice(gpus=slice(2, RANKS))
     assert rest.same.call("still here").get().values() == ["still here"] * 2
