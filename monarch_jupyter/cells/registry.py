@@ -102,7 +102,8 @@ class Cells:
 
     def _go_to(self, origin: int) -> None:
         parent = self._parents.get(origin) or self._parents.get(self._newest)
-        if parent is None:
+        # While `%%capture` runs, its cell takes all output, and IPython 8's capture has no parent.
+        if parent is None or not hasattr(self._shell.display_pub, "set_parent"):
             return
         set_parent = getattr(self._shell, "set_thread_parent", None)
         if set_parent is None:

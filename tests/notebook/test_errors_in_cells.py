@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import tempfile
 from pathlib import Path
 
@@ -197,6 +198,11 @@ def test_an_error_of_the_cell_that_came_of_one_of_ranks_shows_no_frames_of_the_r
         assert kernel.value("__import__('sys').last_value.__context__.__cause__") == (
             "ValueError('the loss is not a number')"
         )
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio.TaskGroup came with Python 3.11")
+def test_an_error_of_a_group_of_tasks_shows_no_frames_of_the_runtime(kernel: Kernel) -> None:
+    frail(kernel, 2)
     shown = kernel.run(
         "import asyncio\nasync def ask():\n    await frail.step.call([0])\n"
         "async with asyncio.TaskGroup() as group:\n    group.create_task(ask())"
