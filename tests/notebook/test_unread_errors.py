@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from tests.notebook.kernel import PATIENCE, Kernel
@@ -57,7 +60,10 @@ def test_a_stream_is_one_call(fragile: Kernel) -> None:
     shown = fragile.ok(f"fragile.fail.stream([0, 1, 2, 3])\n{ANSWERED}")
     assert shown.stderr.count("Nothing has read this error") == 1
     assert "more call" not in shown.stderr
-    shown = fragile.ok(f"next(fragile.fail.stream([0, 1, 2, 3])).exception()\n{ANSWERED}")
+    shown = fragile.ok(
+        "stream = fragile.fail.stream([0, 1, 2, 3])\n"
+        f"next(stream).exception()\ndel stream\n{ANSWERED}"
+    )
     assert shown.stderr == ""
 
 
@@ -95,14 +101,19 @@ def test_an_error_that_was_read_is_not_reported(fragile: Kernel, read: str) -> N
     assert "Nothing has read" not in shown.stderr
 
 
-def test_a_call_that_succeeded_or_was_cancelled_is_not_reported(fragile: Kernel) -> None:
+def test_a_call_that_succeeded_or_was_cancelled_is_not_reported(
+    fragile: Kernel, tmp_path: Path
+) -> None:
+    os.mkfifo(begun := tmp_path / "begun")
     assert fragile.ok(f"fragile.fail.call([])\n{ANSWERED}").stderr == ""
     shown = fragile.ok(
         "class Slow(Actor):\n"
-        "    @endpoint\n    def wait(self):\n        import time\n        time.sleep(600)\n"
+        "    @endpoint\n    def wait(self):\n        import time\n"
+        f"        open({str(begun)!r}, 'w').close()\n        time.sleep(600)\n"
         "    @endpoint\n    def fine(self):\n        pass\n"
         "slow = workers.spawn('slow', Slow)\n"
-        "slow.wait.call()\n"
+        "slow.slice(gpus=0).wait.call()\n"
+        f"open({str(begun)!r}).close()\n"
         "from monarch import observe\n"
         "observe.cancel_calls(observe.open_calls())\n"
         "slow.fine.call().get();"
