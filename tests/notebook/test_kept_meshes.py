@@ -17,6 +17,8 @@ from tests.integration.gates import gate_in
 from tests.integration.programs import watched
 from tests.notebook.kernel import PATIENCE, Kernel, running_kernel
 
+pytestmark = pytest.mark.slow
+
 TRAINER = """
 from monarch.actor import Actor, endpoint
 class Trainer(Actor):

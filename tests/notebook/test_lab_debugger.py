@@ -10,6 +10,8 @@ import pytest
 
 from tests.notebook.kernel import PATIENCE, Kernel
 
+pytestmark = pytest.mark.slow
+
 ACTOR = """
 from monarch.actor import Actor, endpoint
 

@@ -7,6 +7,8 @@ import pytest
 
 from tests.packaging.building import ROOT, run
 
+pytestmark = pytest.mark.slow
+
 PIXEL = (
     "import base64\n"
     "from IPython.display import Image, display\n"

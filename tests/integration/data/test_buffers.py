@@ -45,6 +45,8 @@ from monarch.rdma import (
 )
 from tests.integration.data.parties import Holder, Mover
 
+pytestmark = pytest.mark.slow
+
 Spawn = Callable[..., ProcMesh]
 
 

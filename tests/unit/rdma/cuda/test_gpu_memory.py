@@ -30,6 +30,8 @@ from tests.support.fake_cuda import LAUNCH_FAILED, FakeDriver
 from tests.support.fake_gpu_arrays import DeviceArray
 from tests.unit.rdma.gpus import FAR, fake, handle_of
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["fake"]
 linux = pytest.mark.skipif(
     not shared_memory.PRESENT, reason="memory of other processes needs Linux"
