@@ -21,7 +21,7 @@ def has_ended(failure: RankFailure) -> bool:
 
 
 def advice(failures: Sequence[RankFailure], namespace: Mapping[str, object]) -> str:
-    """What still works, and on a line of its own the magic that ends what has failed.
+    """The ranks that still work, and on a line of its own the magic that ends the failed ones.
 
     Empty if all can be called again. `namespace`: the notebook's, for the variables that hold the
     meshes.

@@ -17,8 +17,8 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 class StaticViews:
     """Decides, for one shell, whether views are shown as widgets or as the HTML beside them.
 
-    Unless the user decides, the front end does. A front end that takes no input has nobody before
-    it: nbconvert, nbclient and papermill execute notebooks that way. Their outputs are read later,
+    The user chooses by `%monarch static`; otherwise the front end decides. nbconvert, nbclient and
+    papermill execute notebooks without a person and accept no input. Their outputs are read later,
     without a kernel, so views are plain HTML there.
     """
 

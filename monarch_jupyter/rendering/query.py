@@ -11,12 +11,12 @@ MOST = 200
 
 
 def query_text(result: QueryResult) -> str:
-    """The rows in aligned columns, then what is missing."""
+    """The rows in aligned columns, then the parts of the answer that are missing."""
     return str(result)
 
 
 def query_html(result: QueryResult) -> Html:
-    """The rows as a table, then what is missing."""
+    """The rows as a table, then the parts of the answer that are missing."""
     shown = result.rows[:MOST]
     table = html.table(
         result.columns,

@@ -230,7 +230,7 @@ def load_public(path: str | os.PathLike[str]) -> AllowList:
 
 
 def _check_pair(where: Path, found: _KeyFile) -> None:
-    # The error does not say what is wrong with a secret, because that would reveal some of it.
+    # The error does not describe the fault of a secret, because that would reveal some of it.
     try:
         fits = len(found.secret) == KEY_LENGTH and (
             zmq.curve_public(found.secret.encode()).decode() == found.public
