@@ -1,0 +1,90 @@
+"""`activate`, `rank_tensor` and `rank_tensors` of a ProcMesh.
+
+Runs in: any process, on the calling thread. The package of tensors is above this one, and is loaded
+by the first use.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from monarch._src.mesh.mocked_tensors import mocked_mesh
+from monarch._src.shape import MeshTrait
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+_TENSOR = "monarch._src.tensor.api"
+M = TypeVar("M", bound="HasTensors")
+
+
+class HasTensors(MeshTrait):
+    """Mixed into ProcMesh: torch on its ranks."""
+
+    @abstractmethod
+    def _check_usable(self) -> None:
+        """Raise MeshStoppedError if the mesh was stopped."""
+
+    def _tensor_driver(self) -> Any:
+        """The driver of a mesh without processes; None for procs."""
+        return None
+
+    def _for_tensors(self) -> Any:
+        """This mesh, or what tests have put in its place for the running actor."""
+        mocked = None if self._tensor_driver() is not None else mocked_mesh(self)
+        return self if mocked is None else mocked
+
+    def activate(self: M, device: Any = None) -> AbstractContextManager[M]:
+        """Make torch run on the ranks of this mesh: `with mesh.activate():`.
+
+        Within the block, on this thread, torch's functions make a `monarch.Tensor` on every rank,
+        and operations on it run there. Tensors outlive the block. Blocks nest; in the inner one,
+        the inner mesh is active. See `docs/how-to/use_tensors.md`.
+
+        Args:
+            device: where the ranks have the tensors of this mesh: `"cpu"`, or `"cuda"`, a GPU of
+                each rank's own. None: where they are; a new mesh has them on CPUs, unless its first
+                tensor is made with `device="cuda"`.
+
+        Raises:
+            ModuleNotFoundError: torch is not installed here.
+            ValueError: the mesh has tensors elsewhere, or a rank has no GPU that torch can use.
+            MeshStoppedError: the mesh was stopped.
+            SupervisionError: a rank has died; entering the block raises it.
+        """
+        self._check_usable()
+        return import_module(_TENSOR).activate(self._for_tensors(), device)
+
+    def process_group(self, dims: str | Sequence[str] = (), timeout: float | str = "5m") -> Any:
+        """The process groups of the ranks that differ in these dims only, for remote functions.
+
+        Returns a `monarch.RemoteProcessGroup`. A remote function gets it as an argument, and calls
+        torch.distributed with it, as in `dist.all_reduce(x, group=group)`. `tensor.reduce` needs
+        none. The ranks have gloo groups, which are freed once the program has no reference left.
+
+        Args:
+            dims: the name of a dim, or several; none means all.
+            timeout: how long a collective waits for the other ranks, in seconds or as text. If a
+                function raises on one rank before its collective, the others wait that long.
+
+        Raises:
+            KeyError: no such dim. ValueError: a dim is named twice. TypeError: no time.
+            SupervisionError: a rank has died. Otherwise as `activate`.
+        """
+        self._check_usable()
+        return import_module(_TENSOR).process_group(self._for_tensors(), dims, timeout)
+
+    def rank_tensor(self, dim: str) -> Any:
+        """A tensor on every rank with its coordinate along that dim: 0-dim, int64.
+
+        Raises KeyError for an unknown dim, and otherwise as `activate` does.
+        """
+        self._check_usable()
+        return import_module(_TENSOR).rank_tensor(self._for_tensors(), dim)
+
+    def rank_tensors(self) -> dict[str, Any]:
+        """`rank_tensor` of each dim, by its name."""
+        return {dim: self.rank_tensor(dim) for dim in self.sizes}

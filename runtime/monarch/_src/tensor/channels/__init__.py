@@ -1,0 +1,1 @@
+"""From the client to the ranks: instructions of a mesh in order, in batches, with their answers."""

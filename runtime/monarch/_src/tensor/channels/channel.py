@@ -1,0 +1,152 @@
+"""A channel: sends instructions of one stream to the ranks of one mesh or slice.
+
+Runs in: the client. Each region of a proc mesh has a channel for each stream, from its first use
+on. A tensor belongs to a channel, and an operation takes tensors of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from monarch._src.actor.future import Future
+from monarch._src.errors import MeshStoppedError, SupervisionError
+from monarch._src.mesh.proc_mesh import ProcMesh
+from monarch._src.shape import Region
+from monarch._src.tensor.regions.recording import active
+from monarch._src.tensor.state.batches import Batches
+from monarch._src.tensor.state.instructions import Kind
+from monarch._src.tensor.tensor_errors import place_text
+
+MAIN = "main"  # the stream of tensors that name none
+
+
+class Recorder(Protocol):
+    """The methods of a driver that a channel calls."""
+
+    @property
+    def stopped(self) -> str | None:
+        """The reason for which the procs were stopped; None while they run."""
+        ...
+
+    @property
+    def whole(self) -> Any:
+        """The mesh of all ranks that were spawned together."""
+        ...
+
+    @property
+    def device(self) -> str:
+        """Where the tensors of the procs are: `"cpu"` or `"cuda"`."""
+        ...
+
+    def use_device(self, device: str) -> None:
+        """Have the ranks keep tensors there."""
+        ...
+
+    def record(
+        self, channel: Channel, kind: Kind, inputs: tuple[int, ...], scalars: tuple[Any, ...],
+        site: int, nbytes: int,
+    ) -> int:  # fmt: skip
+        """See `Channel.record`."""
+        ...
+
+    def wake(self) -> None:
+        """Have the driver send the instructions that wait."""
+        ...
+
+    def ask(
+        self, channel: Channel, point: dict[str, int], endpoint: str, args: tuple[Any, ...],
+        read: Callable[[Any], Any],
+    ) -> Future[Any]:  # fmt: skip
+        """Call the worker at a point, once it has run all recorded instructions."""
+        ...
+
+    def fetch(
+        self, channel: Channel, point: dict[str, int], numbers: list[int],
+        read: Callable[[Any], Any],
+    ) -> Future[Any]:  # fmt: skip
+        """Ask the worker at a point for tensors."""
+        ...
+
+    def ask_all(self, channel: Channel, endpoint: str, args: tuple[Any, ...]) -> Future[Any]:
+        """Call all workers of a channel, once they have run all recorded instructions."""
+        ...
+
+
+class Channel:
+    """Sends instructions to the ranks of a region. `workers`: the actors on these ranks."""
+
+    def __init__(
+        self, driver: Recorder, mesh: ProcMesh, region: Region, stream: str, workers: Any
+    ) -> None:
+        self.driver = driver
+        self.stream = stream
+        self.mesh = mesh
+        self.region = region
+        self.workers = workers
+        self.name = mesh.name
+        self.batches = Batches(driver.device)
+        self.error: SupervisionError | None = None  # set when a rank of the region dies
+        self.groups: dict[Any, int] = {}
+        self.functions: set[int] = set()  # numbers of the program's functions on its ranks
+
+    def check(self) -> None:
+        """Raise if the ranks can run no further instruction.
+
+        Raises:
+            MeshStoppedError: the mesh was stopped.
+            SupervisionError: a rank has died.
+        """
+        if self.driver.stopped is not None:
+            raise MeshStoppedError(
+                f"the proc mesh {self.name!r} has been stopped, and its tensors are gone with it: "
+                f"{self.driver.stopped}; spawn a new one"
+            )
+        if self.error is not None:
+            raise SupervisionError(
+                failures=self.error.failures,
+                remedy="fetch_shard still reads the ranks that live; go on with a slice of the "
+                "mesh without the ranks that are gone: tensor.slice_mesh(...)",
+            )
+
+    def record(
+        self, kind: Kind, inputs: tuple[int, ...], scalars: tuple[Any, ...], site: int,
+        nbytes: int = 0,
+    ) -> int:  # fmt: skip
+        """Have the ranks run an instruction, and return the number of its first output.
+
+        Raises the errors of `check`.
+        """
+        driver = self.driver
+        if self.error is not None or driver.stopped is not None:
+            self.check()
+        watch = active()
+        if watch is None:
+            return driver.record(self, kind, inputs, scalars, site, nbytes)
+        watch.check(self, kind)
+        first = driver.record(self, kind, inputs, scalars, site, nbytes)
+        watch.add(kind, inputs, first, scalars, site)
+        return first
+
+    def free(self, number: int) -> None:
+        """Let the ranks free a tensor. Any thread, also during garbage collection."""
+        self.batches.free(number)
+        self.driver.wake()
+
+
+def two_channels(one: Channel, other: Channel) -> ValueError:
+    """Tensors of two meshes, or of two streams, in one operation."""
+    first, second = place_text(one.name, one.region), place_text(other.name, other.region)
+    if one.driver is other.driver and one.region == other.region:
+        return ValueError(
+            f"the operation has tensors of two streams of {first}, {one.stream!r} and "
+            f"{other.stream!r}; borrow one for the stream of the other: "
+            "`there, borrow = stream.borrow(tensor)`, and borrow.drop() after the last use"
+        )
+    if first == second:
+        first += f" (ranks {list(one.region.ranks())})"
+        second += f" (ranks {list(other.region.ranks())})"
+    return ValueError(
+        f"the operation has tensors of two meshes, {first} and {second}; move one with "
+        "tensor.to_mesh(mesh), or take the part on a slice with tensor.slice_mesh(...)"
+    )

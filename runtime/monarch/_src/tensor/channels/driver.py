@@ -1,0 +1,307 @@
+"""The driver of the tensors of one proc mesh: numbers instructions, and sends batches to its ranks.
+
+Runs in: the client. Instructions are recorded on the threads of the program. A thread of the driver
+sends instructions that have waited for a millisecond.
+Owns: the mesh of `TensorWorker` actors, from the first use of the procs until they stop.
+Invariants: at most one channel has instructions that are not sent. The driver holds its lock while
+it sends a batch, so every rank gets the batches in the order of the program.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from monarch._src.actor.endpoint import actor_class
+from monarch._src.actor.future import Future
+from monarch._src.errors import MeshStoppedError, SupervisionError
+from monarch._src.events import MeshStopped, RankFailed, RankRestarting, bus
+from monarch._src.mesh.proc_mesh import ProcMesh, constructor_payload, extra_payloads
+from monarch._src.shape import Region
+from monarch._src.spmd.process_group import is_on_one_host
+from monarch._src.spmd.rendezvous import FilePlace, TcpPlace
+from monarch._src.tensor.channels.calls import BatchCall, ShardBatchCall, ShardCall
+from monarch._src.tensor.channels.channel import MAIN, Channel
+from monarch._src.tensor.devices import check_devices, device_is_chosen
+from monarch._src.tensor.ranks.worker import TensorWorker
+from monarch._src.tensor.regions.recording import refuse_values
+from monarch._src.tensor.state.instructions import Kind
+
+log = logging.getLogger("monarch.tensor")
+NAME = "tensors"
+IDLE_S = 0.001
+MOST_IN_FLIGHT = 64  # batches
+
+
+class Driver:
+    """Records the instructions of one proc mesh, and sends them to its ranks."""
+
+    def __init__(self, procs: ProcMesh) -> None:
+        shared = procs._procs  # pyright: ignore[reportPrivateUsage]
+        self.procs = shared
+        self.uid = shared.ref.uid
+        self.whole = procs._new_with_region(shared.region)  # pyright: ignore[reportPrivateUsage]
+        self._run = procs._runtime  # pyright: ignore[reportPrivateUsage]
+        dead = self._run.known.dead(self.uid)
+        skip = {shared.region.position(rank) for rank in dead if rank in shared.region}
+        payload = constructor_payload(TensorWorker, (), {}, extra_payloads(self.whole))
+        self.workers: Any = self.whole._spawn_on(NAME, actor_class(TensorWorker), payload, skip)  # pyright: ignore[reportPrivateUsage]
+        self._channels: dict[tuple[Region, str], Channel] = {}
+        self._lock = threading.RLock()
+        self._next = 1
+        self.device = "cpu"  # where the ranks have the tensors: there, or on "cuda"
+        self._open: Channel | None = None
+        self._in_flight: deque[Future[None]] = deque()
+        self._wakes: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._awake = False
+        self._closed: str | None = None
+        self.deaths = 0  # of ranks of the procs; each death ends the process groups
+        self.watched_at = -1  # `deaths` when the process groups were last watched
+        self._unsubscribe: list[Callable[[], None]] = [
+            bus.subscribe(MeshStopped, self._on_mesh_stopped),
+            bus.subscribe(RankFailed, self._on_rank_ended),
+            bus.subscribe(RankRestarting, self._on_rank_ended),
+        ]
+        self._thread: threading.Thread | None = None
+        shared.on_forgotten = partial(self.close, "its session has ended")
+
+    @property
+    def stopped(self) -> str | None:
+        """The reason for which the procs were stopped; None while they run."""
+        return self._closed or self.procs.stopped
+
+    def channel(self, mesh: ProcMesh, stream: str = MAIN) -> Channel:
+        """The channel of a stream on that mesh or slice."""
+        region = mesh._region  # pyright: ignore[reportPrivateUsage]
+        with self._lock:
+            found = self._channels.get((region, stream))
+            if found is None:
+                workers = self.workers._new_with_region(region)
+                found = Channel(self, mesh, region, stream, workers)
+                self._channels[region, stream] = found
+            return found
+
+    def channels(self) -> list[Channel]:
+        """All channels."""
+        with self._lock:
+            return list(self._channels.values())
+
+    def use_device(self, device: str) -> None:
+        """Have all ranks keep the tensors on their CPUs or on their GPUs: `"cpu"`, `"cuda"`.
+
+        Raises:
+            ValueError: there are tensors elsewhere already; a rank has no GPU that torch can use.
+            SupervisionError: a rank has died.
+        """
+        if device == self.device:
+            return
+        if self._next > 1:
+            raise device_is_chosen(device, self.whole.name, self.device)
+        asked = self.ask_all(self.channel(self.whole), "use_device", (device,))
+        check_devices(asked.get(), self.whole.name)
+        with self._lock:
+            self.device = device
+            for channel in self._channels.values():
+                channel.batches.device = device
+
+    # --- recording --------------------------------------------------------------------------------
+
+    def record(
+        self, channel: Channel, kind: Kind, inputs: tuple[int, ...], scalars: tuple[Any, ...],
+        site: int, nbytes: int,
+    ) -> int:  # fmt: skip
+        """See `Channel.record`."""
+        with self._lock:
+            if self._open is not channel:
+                self._flush()
+                self._open = channel
+            first = self._next
+            self._next += kind.outputs
+            if channel.batches.add(kind, inputs, first, scalars, site, nbytes) and not _held:
+                self._flush()
+        if len(self._in_flight) > MOST_IN_FLIGHT:
+            self._await_oldest()
+        if not self._awake:
+            self.wake()
+        return first
+
+    def _await_oldest(self) -> None:
+        """Wait until the ranks have run the oldest batch, which bounds the batches in flight."""
+        try:
+            oldest = self._in_flight.popleft()
+        except IndexError:
+            return  # another thread has removed the last batch
+        oldest.get()
+
+    def _flush(self) -> None:
+        channel = self._open
+        if channel is not None and channel.batches.has_work:
+            self._send(channel)
+
+    def fetch(
+        self, channel: Channel, point: dict[str, int], numbers: list[int],
+        read: Callable[[Any], Any],
+    ) -> Future[Any]:  # fmt: skip
+        """Ask the worker at a point for tensors, in one message with the instructions that wait."""
+        refuse_values()
+        with self._lock:
+            if self._open is not channel or not channel.batches.has_work or channel.error:
+                return self.ask(channel, point, "fetch", (numbers,), read)
+            position = channel.region.extent.point(**point).rank
+            rank = channel.region.global_rank(position)
+            data = pickle.dumps((channel.batches.take(), rank, numbers), pickle.HIGHEST_PROTOCOL)
+            make = partial(ShardBatchCall, channel=channel, position=position, read=read)
+            return channel.workers.run.start((data,), {}, make)
+
+    def _send(self, channel: Channel) -> None:
+        data = pickle.dumps((channel.batches.take(), -1, ()), pickle.HIGHEST_PROTOCOL)
+        self._in_flight.append(
+            channel.workers.run.start((data,), {}, partial(BatchCall, channel=channel))
+        )
+        while self._in_flight and self._in_flight[0].done:
+            self._in_flight.popleft()
+
+    def ask(
+        self, channel: Channel, point: dict[str, int], endpoint: str, args: tuple[Any, ...],
+        read: Callable[[Any], Any],
+    ) -> Future[Any]:  # fmt: skip
+        """Call the worker at a point, once it has run all recorded instructions.
+
+        `read` turns the answer into the value of the future, on the thread that reads the future.
+        """
+        refuse_values()
+        if self.stopped is not None:
+            channel.check()
+        with self._lock:
+            self._flush()
+            worker = channel.workers.slice(**point)
+            return getattr(worker, endpoint).start(args, {}, partial(ShardCall, read))
+
+    def ask_all(self, channel: Channel, endpoint: str, args: tuple[Any, ...]) -> Future[Any]:
+        """Call all workers of a channel, once they have run all recorded instructions."""
+        refuse_values()
+        channel.check()
+        with self._lock:
+            self._flush()
+            return getattr(channel.workers, endpoint).call(*args)
+
+    def meeting_place(self, first: Channel, number: int) -> FilePlace | TcpPlace:
+        """The place at which the ranks of a process group meet. `number`: of the group."""
+        if is_on_one_host(self.whole):
+            return FilePlace(f"{self.uid:x}-tensors-{number}.group")
+        start = dict.fromkeys(first.region.sizes, 0)
+        return self.ask(first, start, "serve_store", (), lambda read: read()).get()
+
+    # --- sending waiting instructions -------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Have the driver's thread send what waits. Any thread, also during garbage collection."""
+        if not self._awake and self._closed is None:
+            self._awake = True
+            if self._thread is None:
+                self._start()
+            self._wakes.put(True)
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._send_idle, name="monarch-tensors", daemon=True)
+        self._thread = thread
+        thread.start()
+
+    def _send_idle(self) -> None:
+        """Send instructions that have waited for a millisecond."""
+        while self._wakes.get():
+            seen = -1
+            while self._closed is None:
+                time.sleep(IDLE_S)
+                now = self._next
+                if now != seen:
+                    seen = now
+                    continue
+                self._awake = False  # later instructions wake this thread again
+                self.send_waiting()
+                break
+
+    def send_waiting(self) -> None:
+        """Send what waits, unless it is held back. What cannot be sent makes later uses raise."""
+        if _held:
+            return
+        try:
+            with self._lock:
+                self._flush()
+                for channel in list(self._channels.values()):
+                    if channel.batches.has_dead and channel.error is None:
+                        self._send(channel)
+        except (SupervisionError, RuntimeError) as error:
+            log.debug("instructions were not sent: %s", error)  # the next operation raises
+
+    def _on_mesh_stopped(self, event: MeshStopped) -> None:
+        if event.uid == f"{self.uid:x}":
+            self.close("its procs were stopped")
+
+    def _on_rank_ended(self, event: RankFailed | RankRestarting) -> None:
+        if event.mesh == self.uid:
+            self.deaths += 1
+
+    def close(self, reason: str) -> None:
+        """Send nothing more, and end the thread. Idempotent."""
+        if self._closed is None:
+            self._closed = self.procs.stopped or reason
+            for each in self._unsubscribe:
+                each()
+            self._wakes.put(False)
+            if _drivers.get(self.uid) is self:
+                del _drivers[self.uid]
+
+
+_held: list[object] = []  # the blocks of `coalescing` that are open
+
+
+@contextmanager
+def coalescing() -> Generator[None]:
+    """Send the operations of a block as one message, at its end.
+
+    Without it they are sent as they come, up to 128 in a message. A fetch within the block sends
+    what waits, and so does a turn to another mesh or slice. It holds back what other threads issue
+    meanwhile too.
+    """
+    block = object()
+    _held.append(block)
+    try:
+        yield
+    finally:
+        _held.remove(block)
+        for driver in list(_drivers.values()):
+            driver.send_waiting()
+
+
+_drivers: dict[int, Driver] = {}
+_making = threading.Lock()
+
+
+def channel_of(mesh: ProcMesh, stream: str = MAIN) -> Channel:
+    """The channel of a stream on a mesh or slice; the first one of the procs spawns the workers.
+
+    Raises:
+        MeshStoppedError: the mesh was stopped.
+    """
+    own: Driver | None = mesh._tensor_driver()  # pyright: ignore[reportPrivateUsage]
+    if own is not None:
+        return own.channel(mesh, stream)
+    shared = mesh._procs  # pyright: ignore[reportPrivateUsage]
+    if shared.stopped is not None:
+        raise MeshStoppedError(
+            f"the proc mesh {mesh.name!r} has been stopped: {shared.stopped}; spawn a new one"
+        )
+    with _making:
+        driver = _drivers.get(shared.ref.uid)
+        if driver is None:
+            driver = _drivers[shared.ref.uid] = Driver(mesh)
+    return driver.channel(mesh, stream)

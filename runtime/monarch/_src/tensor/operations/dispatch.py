@@ -1,0 +1,342 @@
+"""One torch operation, from the cell to the batch that is sent to the ranks.
+
+Runs in: the client, on the thread that runs the operation. An operation that was run before with
+tensors of the same metas takes the short path: the dispatcher finds it in the cache, records an
+instruction, and makes the wrappers of the results.
+Invariants: an operation that raises here has recorded nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from monarch._src.tensor import methods
+from monarch._src.tensor.active_mesh import active_channel, first_on_gpus, set_dispatch
+from monarch._src.tensor.channels.channel import Channel, two_channels
+from monarch._src.tensor.devices import check_device
+from monarch._src.tensor.operations.first_rank import values_of_first_rank
+from monarch._src.tensor.operations.kinds import new_kind
+from monarch._src.tensor.operations.lifting import MOST_LIFTED_BYTES, lift
+from monarch._src.tensor.operations.operation import Operation, operation_of
+from monarch._src.tensor.operations.result_metas import (
+    META,
+    Output,
+    check_cast,
+    outputs_of,
+    run_on_meta,
+    stand_in,
+)
+from monarch._src.tensor.regions.recording import active
+from monarch._src.tensor.sites import sites
+from monarch._src.tensor.state.instructions import MANY, NOTHING, ONE, Kind, Slot, Value
+from monarch._src.tensor.state.metas import Handle, Storage
+from monarch._src.tensor.tensor import Tensor, connect, wrap
+from monarch._src.tensor.tensor_errors import (
+    lent,
+    local_written,
+    too_large,
+    unusable,
+)
+from monarch._src.tensor.torch_modules import TorchTensor, pytree, torch, without_modes
+
+MOST_ENTRIES = 1 << 16
+_NUMBERS = frozenset((int, float, bool, complex))
+_REBUILDS = ("_rebuild_tensor", "_rebuild_tensor_v2")
+
+
+class Entry:
+    """An operation in the cache: the kind of its instruction, and its results."""
+
+    __slots__ = ("kind", "outputs", "same", "unflatten")
+
+    def __init__(self, kind: Kind, outputs: list[Output], unflatten: Callable[[Any], Any]) -> None:
+        self.kind = kind
+        self.outputs = outputs
+        self.unflatten = unflatten
+        # The input that is the one result, as in-place operations have; otherwise -1.
+        self.same = outputs[0].same if kind.stores == NOTHING and len(outputs) == 1 else -1
+
+
+_cache: dict[tuple[Any, ...], Entry] = {}
+
+
+class _HasLocal(Exception):
+    """The arguments contain a local tensor."""
+
+
+def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    """Run an operation on the ranks of the mesh that its tensors are on, or of the active mesh."""
+    operation = operation_of(func)
+    handles: list[Handle] = []
+    scalars: list[Any] = []
+    key: list[Any] = [func]
+    try:
+        _scan(args, operation.by_type, handles, scalars, key)
+        if kwargs:
+            for name, value in kwargs.items():
+                key.append(name)
+                _scan((value,), (name in operation.kwargs_by_type,), handles, scalars, key)
+    except _HasLocal:
+        return _with_locals(operation, args, kwargs)
+    if handles:
+        channel: Channel = handles[0].channel
+        for handle in handles:
+            if handle.channel is not channel:
+                raise two_channels(channel, handle.channel)
+            if handle.storage.unusable:
+                raise unusable(handle)
+    else:
+        found = active_channel()
+        if found is None or not operation.is_factory or _is_rebuilding(2):
+            return func(*args, **(kwargs or {}))
+        channel = found
+    if kwargs and kwargs.get("device") is not None and check_device(channel, kwargs["device"]):
+        first_on_gpus()
+    watch = active()
+    if watch is not None:
+        for one in pytree.tree_leaves((args, kwargs or {})):
+            if type(one) is Tensor:
+                watch.note(one)
+    entry = _cache.get(tuple(key))
+    if entry is None:
+        if operation.is_data_dependent:
+            local_args, local_kwargs = values_of_first_rank((args, kwargs or {}), operation.name)
+            with without_modes():
+                return func(*local_args, **local_kwargs)
+        if len(_cache) >= MOST_ENTRIES:  # a program whose numbers never repeat, such as indices
+            _cache.clear()
+        entry = _cache[tuple(key)] = _entry(operation, args, kwargs or {}, handles)
+    kind = entry.kind
+    for place in kind.mutated:
+        if handles[place].storage.lent:
+            raise lent(handles[place])
+    first = channel.record(
+        kind,
+        tuple([handle.number for handle in handles]),
+        tuple(scalars),
+        sites.number(sys._getframe(2)),  # pyright: ignore[reportPrivateUsage]
+    )
+    if kind.stores == ONE:
+        output = entry.outputs[0]
+        storage = Storage() if output.shares < 0 else handles[output.shares].storage
+        return wrap(Handle(first, output.meta, storage, channel))
+    if entry.same == 0:
+        return args[0]
+    return _results(entry, first, channel, handles, args, kwargs)
+
+
+def _scan(
+    args: tuple[Any, ...] | list[Any], by_type: tuple[bool, ...], handles: list[Handle],
+    scalars: list[Any], key: list[Any],
+) -> None:  # fmt: skip
+    """Add arguments to the key, their tensors to `handles`, and free scalars to `scalars`."""
+    for place, one in enumerate(args):
+        kind = type(one)  # pyright: ignore[reportUnknownVariableType]
+        if kind is Tensor:
+            handle = one.monarch_handle
+            handles.append(handle)
+            key.append(handle.meta)
+        elif kind in _NUMBERS:
+            if by_type and by_type[place]:
+                scalars.append(one)
+                key.append(kind)
+            else:
+                key.append(one)
+                if kind is not int:
+                    key.append(kind)
+        elif kind is list or kind is tuple:
+            nested: list[Any] = []
+            _scan(one, (), handles, scalars, nested)
+            key.append(tuple(nested))
+        elif isinstance(one, TorchTensor):
+            raise _HasLocal
+        elif kind is torch.Generator:
+            raise ValueError(
+                "a Generator of the client has no meaning on the ranks; seed those with "
+                "monarch.random.manual_seed(seed), and leave generator out"
+            )
+        else:
+            key.append(one)
+
+
+def _results(
+    entry: Entry, first: int, channel: Channel, handles: list[Handle], args: Any, kwargs: Any
+) -> Any:
+    """The results of an operation that returns none, several, or some of its inputs."""
+    made: list[Any] = []
+    number = first
+    tensors: list[Any] = []
+    if any(output.same >= 0 for output in entry.outputs):
+        tensors = [one for one in pytree.tree_leaves((args, kwargs or {})) if type(one) is Tensor]
+    for output in entry.outputs:
+        if output.same >= 0:
+            made.append(tensors[output.same])
+            continue
+        if output.shares >= 0:
+            storage = handles[output.shares].storage
+        elif output.shares_output >= 0:
+            storage = made[output.shares_output].monarch_handle.storage
+        else:
+            storage = Storage()
+        made.append(wrap(Handle(number, output.meta, storage, channel)))
+        number += 1
+    return entry.unflatten(made)
+
+
+def _entry(
+    operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], handles: list[Handle]
+) -> Entry:
+    """Compute the metas of the results, and the kind of the instruction."""
+    template_args, template_kwargs, mutated = _template(operation, args, kwargs)
+    values = _free_scalars(operation, args, kwargs)
+    inputs = [stand_in(handle.meta) for handle in handles]
+    on_device = dict(template_kwargs)
+    if "device" in on_device or not handles:
+        on_device["device"] = META
+
+    def call(stand_ins: list[Any], func: Any = operation.func) -> Any:
+        filled = _filled(template_args, stand_ins, values)
+        options = {name: _filled(one, stand_ins, values) for name, one in on_device.items()}
+        if stand_ins and type(stand_ins[0]) is not TorchTensor and "device" in options:
+            options["device"] = torch.device("cpu")  # FakeTensors are on the CPU
+        return func(*filled, **options)
+
+    result = run_on_meta(operation.name, call, inputs)
+    if operation.functional is not None and handles:
+        fresh = [stand_in(handle.meta) for handle in handles]
+        check_cast(lambda: call(fresh, operation.functional), handles[0].meta.dtype)
+    leaves, spec = pytree.tree_flatten(result)
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, TorchTensor)]
+    before = [handle.meta for handle in handles]
+    outputs = outputs_of(operation.name, [leaves[at] for at in places], inputs, before)
+    kept = tuple(at for at, output in zip(places, outputs, strict=True) if output.same < 0)
+    if isinstance(result, TorchTensor):
+        stores, kept = (ONE if kept else NOTHING), ()
+    else:
+        stores = MANY if kept else NOTHING
+    kind = new_kind(
+        operation.name, template_args, tuple(template_kwargs.items()), stores, kept, mutated
+    )
+
+    def unflatten(made: list[Any]) -> Any:
+        full = list(leaves)
+        for at, one in zip(places, made, strict=True):
+            full[at] = one
+        return pytree.tree_unflatten(full, spec)
+
+    leaves = [None if isinstance(leaf, TorchTensor) else leaf for leaf in leaves]
+    return Entry(kind, outputs, unflatten)
+
+
+def _template(
+    operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any], tuple[int, ...]]:
+    """The arguments with slots for tensors and free scalars, and the inputs that are written."""
+    counts = [0, 0]
+    mutated: list[int] = []
+
+    def replaced(one: Any, free: bool, written: bool) -> Any:
+        if type(one) is Tensor:
+            counts[0] += 1
+            if written:
+                mutated.append(counts[0] - 1)
+            return Slot(counts[0] - 1)
+        if isinstance(one, (list, tuple)):
+            return [replaced(inner, False, written) for inner in one]  # pyright: ignore[reportUnknownVariableType]
+        if free and type(one) in _NUMBERS:
+            counts[1] += 1
+            return Value(counts[1] - 1)
+        return one
+
+    made = tuple(
+        replaced(one, operation.by_type[place], place in operation.mutated)
+        for place, one in enumerate(args)
+    )
+    named = {
+        name: replaced(one, name in operation.kwargs_by_type, name in operation.mutated_kwargs)
+        for name, one in kwargs.items()
+    }
+    return made, named, tuple(mutated)
+
+
+def _free_scalars(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    found = [
+        one for place, one in enumerate(args)
+        if operation.by_type[place] and type(one) in _NUMBERS
+    ]  # fmt: skip
+    return found + [
+        one for name, one in kwargs.items()
+        if name in operation.kwargs_by_type and type(one) in _NUMBERS
+    ]  # fmt: skip
+
+
+def _filled(template: Any, inputs: list[Any], values: list[Any]) -> Any:
+    if type(template) is Slot:
+        return inputs[template.place]
+    if type(template) is Value:
+        return values[template.place]
+    if type(template) is list or type(template) is tuple:
+        return [_filled(one, inputs, values) for one in template]  # pyright: ignore[reportUnknownVariableType]
+    return template
+
+
+# --- local tensors --------------------------------------------------------------------------------
+
+
+def _with_locals(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    """Run an operation with local tensors here, or send them to the mesh of the other tensors."""
+    leaves, spec = pytree.tree_flatten((list(args), kwargs or {}))
+    channels = [one.monarch_handle.channel for one in leaves if type(one) is Tensor]
+    if not channels:
+        channel = active_channel()
+        if channel is not None and operation.is_lift and args[0].dim() > 0:
+            if _is_rebuilding(3):
+                return operation.func(*args, **(kwargs or {}))
+            # torch.tensor([...]) within an active mesh
+            return lift(channel, args[0], sites.number(sys._getframe(3)))  # pyright: ignore[reportPrivateUsage]
+        return operation.func(*args, **(kwargs or {}))
+    written = [args[at] for at in operation.mutated if at < len(args)]
+    written += [one for name, one in (kwargs or {}).items() if name in operation.mutated_kwargs]
+    if any(isinstance(one, TorchTensor) and type(one) is not Tensor for one in written):
+        raise local_written(operation.name)
+    site = sites.number(sys._getframe(3))  # pyright: ignore[reportPrivateUsage]
+    for place, one in enumerate(leaves):
+        if isinstance(one, TorchTensor) and type(one) is not Tensor:
+            nbytes = one.numel() * one.element_size()
+            if nbytes > MOST_LIFTED_BYTES:
+                raise too_large(nbytes, MOST_LIFTED_BYTES)
+            leaves[place] = lift(channels[0], one, site)
+            if one.numel() > 1:
+                _note(one, site)
+    again, options = pytree.tree_unflatten(leaves, spec)
+    return dispatch(operation.func, tuple(again), options)
+
+
+_noted: set[int] = set()
+
+
+def _note(tensor: Any, site: int) -> None:
+    """Warn once for each place in the program that a local tensor was sent to the ranks."""
+    if site in _noted:
+        return
+    _noted.add(site)
+    where = sites.site(site)
+    warnings.warn_explicit(
+        f"a local tensor of shape {list(tensor.shape)} was sent to every rank, since it is used "
+        "with tensors of a mesh; make it within mesh.activate(), or send it once with "
+        "monarch.to_mesh(tensor, mesh)",
+        UserWarning, where.filename or "<unknown>", where.line or 1,
+    )  # fmt: skip
+
+
+def _is_rebuilding(depth: int) -> bool:
+    """Whether `pickle` makes a tensor, which stays local. `depth`: the frames in between."""
+    frame: Any = sys._getframe(depth + 1)  # pyright: ignore[reportPrivateUsage]
+    return frame.f_code.co_name in _REBUILDS
+
+
+connect(dispatch, methods)
+set_dispatch(dispatch)

@@ -1,0 +1,1 @@
+"""The part of the ranks: their tensors, the operations on them, process groups, calls of actors."""

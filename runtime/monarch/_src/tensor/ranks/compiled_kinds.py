@@ -1,0 +1,62 @@
+"""A kind of instruction as a function of its inputs and scalars. Runs in: a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from monarch._src.tensor.operations.operation import overload_of
+from monarch._src.tensor.state.instructions import Kind, Slot, Value
+
+Call: TypeAlias = "Callable[[list[Any], tuple[Any, ...]], Any]"
+
+
+def call_of(kind: Kind, device: Any = None) -> Call:
+    """The function that runs instructions of a torch operation.
+
+    Args:
+        kind: the operation.
+        device: takes the place of the device that the operation names. None: the CPU.
+
+    Raises:
+        AttributeError: the torch of this rank has no such operation.
+    """
+    func = overload_of(kind.operation)
+    args, kwargs = kind.args, dict(kind.kwargs)
+    if device is not None and any(one.name == "device" for one in func._schema.arguments):
+        kwargs["device"] = device
+    if kwargs or any(type(one) is list for one in args):
+        return lambda inputs, scalars: func(
+            *filled(args, inputs, scalars),
+            **{name: _filled_one(one, inputs, scalars) for name, one in kwargs.items()},
+        )
+    if args == (Slot(0),):
+        return lambda inputs, _: func(inputs[0])
+    if args == (Slot(0), Slot(1)):
+        return lambda inputs, _: func(inputs[0], inputs[1])
+    slots = [(place, one.place) for place, one in enumerate(args) if type(one) is Slot]
+    values = [(place, one.place) for place, one in enumerate(args) if type(one) is Value]
+
+    def call(inputs: list[Any], scalars: tuple[Any, ...]) -> Any:
+        filled = list(args)
+        for place, index in slots:
+            filled[place] = inputs[index]
+        for place, index in values:
+            filled[place] = scalars[index]
+        return func(*filled)
+
+    return call
+
+
+def filled(template: Sequence[Any], inputs: list[Any], scalars: tuple[Any, ...]) -> list[Any]:
+    """Arguments of a kind, with the inputs and scalars of an instruction in their places."""
+    return [_filled_one(one, inputs, scalars) for one in template]
+
+
+def _filled_one(one: Any, inputs: list[Any], scalars: tuple[Any, ...]) -> Any:
+    kind = type(one)  # pyright: ignore[reportUnknownVariableType]
+    if kind is Slot:
+        return inputs[one.place]
+    if kind is Value:
+        return scalars[one.place]
+    return filled(one, inputs, scalars) if kind is list else one

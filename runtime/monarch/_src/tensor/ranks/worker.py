@@ -1,0 +1,116 @@
+"""The actor of distributed tensors on each rank.
+
+Runs in: procs, from the first use of their mesh for tensors until they stop. The constructor
+imports torch, so this module does not.
+"""
+
+from __future__ import annotations
+
+import pickle
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from monarch._src.actor.context import current
+from monarch._src.actor.endpoint import Actor, endpoint
+
+if TYPE_CHECKING:
+    from monarch._src.tensor.state.instructions import Failure
+
+MOST_AS_BYTES = 1 << 16
+RUNNER = "monarch._src.tensor.ranks.runner"
+
+
+class TensorWorker(Actor):
+    """Runs the operations of the client on one rank."""
+
+    __live_summary__ = "_memory_texts"
+
+    def __init__(self) -> None:
+        context = current.get()
+        assert context is not None
+        modules = import_module("monarch._src.tensor.torch_modules")
+        self._torch: Any = modules.torch
+        self._store: Any = None
+        self._rank = context.actor_instance.rank.rank
+        self._runner: Any = import_module(RUNNER).Runner(self._rank)
+
+    def _memory_texts(self) -> dict[str, str]:
+        """The memory of the rank's tensors. Any thread."""
+        memory = import_module("monarch._src.tensor.ranks.memory")
+        return memory.memory_texts(list(self._runner.values.values()))
+
+    @endpoint
+    def run(self, data: bytes) -> Any:
+        """Run a batch. The rank that the client asks for tensors answers with them.
+
+        Raises nothing: the runner keeps a failure in place of the results of an operation.
+        """
+        batch, asked, numbers = pickle.loads(data)
+        with self._torch.no_grad():
+            self._runner.run(batch)
+            return self._fetch(numbers) if asked == self._rank else None
+
+    @endpoint
+    def use_device(self, device: str) -> str:
+        """Have tensors on `"cpu"` or `"cuda"` from here on; returns why that is impossible."""
+        try:
+            self._runner.use_device(device)
+        except RuntimeError as error:
+            return str(error)
+        return ""
+
+    @endpoint
+    def fetch(self, numbers: list[int]) -> list[Any] | Failure:
+        """The values of these tensors, or the failure of the first that has none."""
+        with self._torch.no_grad():
+            return self._fetch(numbers)
+
+    def _fetch(self, numbers: list[int]) -> list[Any] | Failure:
+        from monarch._src.tensor.state.instructions import Failure  # as the runner has by now
+
+        found: list[Any] = []
+        for number in numbers:
+            value = self._runner.values.get(number)
+            if isinstance(value, Failure):
+                return value
+            if value is None:
+                error = KeyError(number)
+                return self._runner.failure("fetch_shard", 0, error)
+            try:
+                found.append(self._sent(value))
+            except RuntimeError as error:  # of a GPU, whose operations run later
+                return self._runner.failure("fetch_shard", 0, error)
+        return found
+
+    def _sent(self, value: Any) -> Any:
+        """A tensor as it is sent: a small one as bytes, and none with more memory than it needs.
+
+        From a GPU it comes to the CPU, since the client need not have a GPU.
+        """
+        value = value.cpu()
+        nbytes = value.numel() * value.element_size()
+        if 0 < nbytes <= MOST_AS_BYTES:
+            # An axis of size 1 may have any stride, which reshape(-1) keeps and view refuses.
+            flat = value.contiguous().as_strided((value.numel(),), (1,))
+            data = flat.view(self._torch.uint8).numpy().tobytes()
+            return value.dtype, tuple(value.shape), data
+        value = value.contiguous()
+        return value.clone() if value.untyped_storage().nbytes() > nbytes else value
+
+    @endpoint
+    def call(self, function: int, packed: bytes, numbers: list[int]) -> Any:
+        """Call a function of the program with tensors of this rank, and return its result."""
+        return self._runner.call(function, packed, numbers)
+
+    @endpoint
+    def describe(self, number: int) -> Any:
+        """The shapes of the result of a function that could not be computed before it ran."""
+        return self._runner.describe(number)
+
+    @endpoint
+    def serve_store(self) -> Any:
+        """Serve the store of a process group whose ranks are on several hosts."""
+        rendezvous = import_module("monarch._src.spmd.rendezvous")
+        server = rendezvous.StoreServer.open(one_host=False)
+        self._store = (self._store, server)  # as long as groups may use it
+        return rendezvous.TcpPlace(server.host, server.port)

@@ -1,0 +1,1 @@
+"""`compile`: recorded operations that the ranks keep."""

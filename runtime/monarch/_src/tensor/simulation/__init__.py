@@ -1,0 +1,1 @@
+"""Programs of tensors on a mesh without processes: their shapes, time and memory, and no values."""

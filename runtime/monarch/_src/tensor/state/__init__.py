@@ -1,0 +1,1 @@
+"""The pure parts of distributed tensors: instructions, numbers and batches. No torch."""

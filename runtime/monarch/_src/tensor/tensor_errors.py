@@ -1,0 +1,168 @@
+"""The errors of operations that the client refuses. Each names the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from monarch._src.shape import Region
+from monarch._src.tensor.state.call_sites import CallSite
+from monarch._src.tensor.state.regions import Step
+from monarch._src.tensor.torch_modules import TorchTensor
+
+if TYPE_CHECKING:
+    from monarch._src.tensor.state.metas import Handle
+
+
+def value_needed(name: str) -> RuntimeError:
+    """An operation whose result depends on values that only the ranks have."""
+    return RuntimeError(
+        f"{name} needs the values of a tensor, which are on the ranks and may differ there; get "
+        "those of one rank with monarch.fetch_shard(tensor).get(), run the code on the ranks with "
+        "monarch.remote(function), or have all such places read the first rank: "
+        "configure(tensor_item='fetch')"
+    )
+
+
+def shape_unknown(name: str) -> RuntimeError:
+    """An operation whose result has a shape that depends on values."""
+    return RuntimeError(
+        f"the shape of the result of {name} depends on values that are on the ranks; run the code "
+        "on the ranks with monarch.remote(function, propagate='inspect'), or write it without, as "
+        "with torch.where in place of a mask in brackets"
+    )
+
+
+DROPPED = "was dropped, or a tensor that shares its memory was; call drop() after the last use"
+RETURNED = "was borrowed, and its borrow has been dropped; use the tensor that was borrowed"
+
+
+def borrowed(stream: str) -> str:
+    """Why a tensor cannot be used while a stream may write to it."""
+    return f"is borrowed by the stream {stream!r}, which may write to it; call borrow.drop() first"
+
+
+def unusable(handle: Handle) -> ValueError:
+    """A tensor that no operation may use."""
+    return ValueError(f"this tensor of shape {list(handle.meta.shape)} {handle.storage.unusable}")
+
+
+def not_owned(handle: Handle) -> ValueError:
+    """A borrowed tensor that would be dropped, or lent on."""
+    return ValueError(
+        f"this tensor of shape {list(handle.meta.shape)} is borrowed, so it cannot be dropped or "
+        "lent on; call borrow.drop(), and borrow the tensor that was lent"
+    )
+
+
+def lent(handle: Handle) -> ValueError:
+    """A tensor that would be written while streams read it."""
+    return ValueError(
+        f"this tensor of shape {list(handle.meta.shape)} is borrowed by a stream that reads it, so "
+        "it cannot be written or dropped; call borrow.drop() first, or borrow it with mutable=True"
+    )
+
+
+def too_large(nbytes: int, most: int) -> ValueError:
+    """A local tensor in an operation with tensors of a mesh."""
+    return ValueError(
+        f"the operation has a local tensor of {nbytes:,} bytes, and only those of up to {most:,} "
+        "bytes are sent along; send it with monarch.to_mesh(tensor, mesh), or make it on the ranks"
+    )
+
+
+def local_written(name: str) -> ValueError:
+    """A local tensor that would be written with values of a mesh."""
+    return ValueError(
+        f"{name} writes values of the ranks into a local tensor; write `a = a + b` in place of "
+        "`a += b`, or make the local tensor on the mesh with monarch.to_mesh(tensor, mesh)"
+    )
+
+
+def on_gpus_only(name: str, device: Any) -> ValueError:
+    """A tensor on the GPUs of a mesh that would be moved to CPUs."""
+    return ValueError(
+        f"device={str(device)!r}: the tensors of {name} are on the GPUs of its ranks and stay "
+        "there; monarch.fetch_shard(tensor) gets the values of one rank, on the CPU"
+    )
+
+
+def reshaped_in_place(name: str) -> ValueError:
+    """An in-place operation that changes the shape of a tensor."""
+    return ValueError(
+        f"{name} changes the shape of a tensor in place, which tensors of a mesh cannot do; use "
+        "the operation without the underscore"
+    )
+
+
+def not_in_region(name: str, what: str, instead: str) -> RuntimeError:
+    """Something that a recorded region cannot do."""
+    return RuntimeError(
+        f"{name} is a compiled function, and {what} cannot be in its recorded region: {instead}"
+    )
+
+
+def object_in_region(name: str) -> RuntimeError:
+    """An OpaqueRef in a recorded region."""
+    instead = "call the remote function before or after it"
+    return not_in_region(name, "a call with an OpaqueRef", instead)
+
+
+def local_argument(name: str, shape: Any) -> TypeError:
+    """A local tensor as an argument of a compiled function."""
+    return TypeError(
+        f"{name} is a compiled function, and an argument is a local tensor of shape {list(shape)}; "
+        "send it with monarch.to_mesh(tensor, mesh), or pass a Python number"
+    )
+
+
+def argument_not_keyed(name: str, leaves: Iterable[Any]) -> TypeError:
+    """An argument of a compiled function that cannot be hashed."""
+    kinds: list[str] = []
+    for leaf in leaves:
+        try:
+            hash(leaf)
+        except TypeError:
+            kinds.append(type(leaf).__name__)
+    return TypeError(
+        f"{name} is a compiled function, and an argument of type {', '.join(kinds)} cannot be "
+        "hashed, so calls cannot be told apart by it; pass tensors, numbers, text, or lists, "
+        "tuples and dicts of them"
+    )
+
+
+def not_a_result(name: str, value: Any) -> TypeError:
+    """A result of a compiled function that is no tensor of a mesh."""
+    what = "a local tensor" if isinstance(value, TorchTensor) else type(value).__name__
+    return TypeError(
+        f"{name} is a compiled function and returns {what}; its results are tensors of the mesh, "
+        "numbers and text, in lists, tuples and dicts"
+    )
+
+
+def not_repeated(
+    name: str, before: Sequence[Step], found: Sequence[Step], place: int,
+    site_of: Callable[[int], CallSite],
+) -> RuntimeError:  # fmt: skip
+    """A compiled function that does something else on another call. Steps from `place` on."""
+
+    def told(steps: Sequence[Step]) -> str:
+        if not steps:
+            return "none"
+        site = site_of(steps[0].site)
+        operation = steps[0].kind.operation.removeprefix("aten::").removeprefix("monarch::")
+        return f"{operation} at line {site.line} of {site.filename} ({site.text})"
+
+    change = f"operation {place + 1} was {told(before)}, and is now {told(found)}"
+    if place < 0:
+        change = "it does the same operations, and its result is put together in another way"
+    return RuntimeError(
+        f"{name} is a compiled function and does not do the same on each call: {change}, perhaps "
+        "with other numbers or tensors. Pass what changes as an argument, as tensors where it "
+        "changes each time; or call the function without monarch.compile"
+    )
+
+
+def place_text(name: str, region: Region) -> str:
+    """`workers {gpus: 2}`."""
+    return f"{name} {region.extent}"

@@ -1,0 +1,34 @@
+"""torch, typed as Any: its annotations are partial, and some of the names used here are private.
+
+Imported by the client when a program activates a mesh, and by the ranks. Without torch, the import
+raises a ModuleNotFoundError that says how to install it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from monarch._src.spmd import torch_modules
+
+torch: Any = torch_modules.torch()
+TorchTensor: Any = torch.Tensor
+TorchDispatchMode: Any = import_module("torch.utils._python_dispatch").TorchDispatchMode
+TorchFunctionMode: Any = import_module("torch.overrides").TorchFunctionMode
+pytree: Any = import_module("torch.utils._pytree")
+
+
+def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Apply a function to each leaf of nested lists, tuples and dicts."""
+    return pytree.tree_map(function, tree)
+
+
+def without_modes() -> Any:
+    """A context in which torch runs operations in this process, also while a mesh is active."""
+    return import_module("torch.utils._python_dispatch")._disable_current_modes()
+
+
+def locally() -> Any:
+    """A faster `without_modes`, for code of this package."""
+    return torch._C._DisableTorchDispatch()
