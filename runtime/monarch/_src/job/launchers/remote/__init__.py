@@ -1,0 +1,1 @@
+"""The program that launchers run on hosts of their jobs, and the shell lines that start it."""

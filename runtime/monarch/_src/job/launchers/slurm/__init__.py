@@ -1,0 +1,1 @@
+"""Jobs whose hosts Slurm allocates."""

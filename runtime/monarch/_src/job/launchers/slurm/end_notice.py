@@ -1,0 +1,97 @@
+"""Says how a Slurm job has ended, while a client uses it.
+
+Runs in: clients. Owns: a thread, from the failure of a rank until Slurm has said whether the job
+has ended. Slurm kills ranks by SIGTERM, whether it cancels, preempts or times out their job, so
+their own errors cannot say which.
+Invariants: a process has one notice for each job, however many objects stand for the job. A notice
+ends with the session in which the job is used.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from monarch._src.actor.runtime import runtime_or_none
+from monarch._src.errors import JobError
+from monarch._src.events import RankFailed, bus
+from monarch._src.job.launchers.slurm import commands
+from monarch._src.job.launchers.slurm.state.queue import Phase, ended
+
+log = logging.getLogger("monarch.job")
+RUNS_S = 5.0  # a job that still runs after this has not ended by that failure
+ENDING_S = 60.0  # to free the nodes; only then does Slurm say how the job has ended
+
+
+class EndNotice:
+    """Logs a warning if the job ends with its ranks."""
+
+    def __init__(self, job: str, name: str) -> None:
+        self._job, self._name = job, name
+        self._session = runtime_or_none()
+        self._lock = threading.Lock()
+        self._asking = self._closed = False
+        self._unsubscribe = bus.subscribe(RankFailed, self._on_rank_failed)
+
+    @property
+    def is_of_this_session(self) -> bool:
+        """Whether the session in which the job is used has not ended."""
+        return runtime_or_none() is self._session
+
+    def close(self) -> None:
+        """Say nothing from now on. Idempotent."""
+        with self._lock:
+            self._asking = self._closed = True
+        self._unsubscribe()
+
+    def _on_rank_failed(self, _event: RankFailed) -> None:
+        if not self.is_of_this_session:
+            self.close()
+            return
+        with self._lock:
+            if self._asking:
+                return
+            self._asking = True
+        threading.Thread(target=self._ask, name="asks-slurm", daemon=True).start()
+
+    def _ask(self) -> None:
+        began = time.monotonic()
+        try:
+            while True:
+                entry = commands.entry(self._job, self._name)
+                if entry is None or entry.phase is Phase.ENDED:
+                    if not self._closed:
+                        log.warning("%s", ended(self._job, entry))
+                    return
+                bound = RUNS_S if entry.phase is Phase.RUNNING else ENDING_S
+                if time.monotonic() - began > bound:
+                    break
+                time.sleep(commands.EVERY_S)
+        except JobError as error:
+            log.info("%s", error)
+        with self._lock:
+            self._asking = self._closed  # the next failure asks again
+
+
+_notices: dict[str, EndNotice] = {}  # by the number of the job
+_changing = threading.Lock()
+
+
+def begin_notice(job: str, name: str) -> None:
+    """Give notice of the end of a job that this process uses. Idempotent."""
+    with _changing:
+        found = _notices.get(job)
+        if found is not None and found.is_of_this_session:
+            return
+        if found is not None:
+            found.close()
+        _notices[job] = EndNotice(job, name)
+
+
+def end_notice(job: str) -> None:
+    """Give none from now on, as the job is killed. Idempotent."""
+    with _changing:
+        found = _notices.pop(job, None)
+    if found is not None:
+        found.close()

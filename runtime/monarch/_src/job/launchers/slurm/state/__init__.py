@@ -1,0 +1,1 @@
+"""The pure part of the Slurm launcher: requests, queue entries, reports of workers."""

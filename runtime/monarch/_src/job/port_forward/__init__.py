@@ -1,0 +1,1 @@
+"""`PortForwarder`: TCP ports of some processes, reached through ports of others."""

@@ -1,0 +1,1 @@
+"""`shell`: a terminal on a host of a mesh."""

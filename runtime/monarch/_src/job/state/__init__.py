@@ -1,0 +1,1 @@
+"""State machines of jobs: pure, without I/O, clocks or threads."""

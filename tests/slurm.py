@@ -1,0 +1,272 @@
+"""A real Slurm on this machine: Debian's slurmctld, with several slurmd and a munged of its own.
+
+Runs in: the process of pytest, as root. Owns: the daemons, in a directory of its own; nothing
+under /etc or /run is touched. Each slurmd is a node of its own, on this host.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+
+from tests.leaks import TOKEN_VARIABLE
+
+PATIENCE_S = 90.0
+DAEMONS = ("munged", "slurmctld", "slurmd")
+NODES, GPUS = 3, 2
+
+
+@cache
+def why_not() -> str:
+    """Why there can be no Slurm here; empty if there can."""
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin"
+    missing = [name for name in (*DAEMONS, "sbatch", "srun") if not shutil.which(name, path=path)]
+    if missing:
+        return f"a Slurm of the test's own needs {', '.join(missing)} (slurmctld, slurmd, munge)"
+    if os.geteuid() != 0:
+        return "a Slurm of the test's own needs root"
+    return ""
+
+
+class Cluster:
+    """Nodes n0, n1, ... in the partition `main`, and others in smaller ones.
+
+    `cheap` is preempted by `main`; `paid` takes jobs of the account `payers` alone.
+    """
+
+    def __init__(self, folder: Path, nodes: int = NODES) -> None:
+        self.folder = folder
+        self.nodes = [f"n{number}" for number in range(nodes)]
+        self.conf = folder / "etc" / "slurm.conf"
+        self._running: list[Path] = []
+
+    def up(self) -> None:
+        """Start the daemons, and wait until each node is idle."""
+        for name in ("etc", "run", "log", "state", *(f"spool/{node}" for node in self.nodes)):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        for path in (self.folder, self.folder / "run"):
+            path.chmod(0o755)
+        self._configure()
+        self._munge()
+        self._daemon("slurmctld", "-f", str(self.conf), "-c", pid="slurmctld")
+        for node in self.nodes:
+            self._daemon("slurmd", "-f", str(self.conf), "-N", node, pid=f"slurmd-{node}")
+        self.wait_for(self.is_idle, "the nodes are not idle")
+
+    def down(self) -> None:
+        """Cancel every job, and stop the daemons."""
+        self.cancel_all()
+        while self._running:
+            _end(self._running.pop())
+
+    def cancel_all(self) -> None:
+        """Cancel every job, and wait until none holds a node."""
+        self.command("scancel", "--user=root")
+        self.wait_for(lambda: not self.jobs(), "jobs do not end")
+
+    def jobs(self) -> list[str]:
+        """The jobs that wait, run or end."""
+        return self.command("squeue", "--noheader", "--format=%i").split()
+
+    def command(self, *words: str) -> str:
+        """What a command of Slurm prints."""
+        env = {**os.environ, "SLURM_CONF": str(self.conf)}
+        done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{words}: {done.stderr}"
+        return done.stdout
+
+    def kill_node(self, node: str) -> None:
+        """Kill the slurmd of a node, as if the machine had failed."""
+        path = self.folder / "run" / f"slurmd-{node}.pid"
+        self._running.remove(path)
+        pid = int(path.read_text())
+        os.kill(pid, signal.SIGKILL)
+        path.unlink()
+
+    def start_node(self, node: str) -> None:
+        """Start it again."""
+        self._daemon("slurmd", "-f", str(self.conf), "-N", node, pid=f"slurmd-{node}")
+
+    def wait_for(self, holds: Callable[[], bool], otherwise: str) -> None:
+        """Wait until that holds."""
+        until = time.monotonic() + PATIENCE_S
+        while not holds():
+            assert time.monotonic() < until, f"{otherwise}: {self.logs()}"
+            time.sleep(0.1)
+
+    def wait_for_state(self, job: str | None, state: str) -> None:
+        """Wait until Slurm says that state of a job."""
+        assert job is not None
+        words = ("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T")
+        self.wait_for(lambda: self.command(*words).split() == [state], f"{job} is not {state}")
+
+    def logs(self) -> str:
+        """The last lines of each log."""
+        found = ""
+        for path in sorted((self.folder / "log").iterdir()):
+            found += f"\n{path.name}:\n" + "\n".join(path.read_text().splitlines()[-15:])
+        return found
+
+    def is_idle(self) -> bool:
+        """Whether each node is idle."""
+        shown = self.command("sinfo", "--noheader", "--Node", "--states=idle", "--format=%N")
+        return set(shown.split()) == set(self.nodes)
+
+    def _daemon(self, *words: str, pid: str) -> None:
+        env = {name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}
+        env["PATH"] = f"{env.get('PATH', '')}:/usr/sbin"
+        log = self.folder / "log" / "started.log"
+        with open(log, "ab") as file:
+            subprocess.run(
+                words, env=env, check=True, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+            )
+        path = self.folder / "run" / f"{pid}.pid"
+        self.wait_for(path.exists, f"{words[0]} has written no {path.name}")
+        self._running.append(path)
+
+    def _munge(self) -> None:
+        key = self.folder / "etc" / "munge.key"
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o400)
+        run, log = self.folder / "run", self.folder / "log"
+        self._daemon(
+            "munged", "--force", f"--key-file={key}", f"--socket={run}/munge.sock",
+            f"--pid-file={run}/munged.pid", f"--log-file={log}/munged.log",
+            f"--seed-file={self.folder}/etc/munge.seed", "--num-threads=2", pid="munged",
+        )  # fmt: skip
+
+    def _configure(self) -> None:
+        host = socket.gethostname().partition(".")[0]
+        control, *ports = _free_ports(1 + len(self.nodes))
+        run, log = self.folder / "run", self.folder / "log"
+        lines = [
+            "ClusterName=test",
+            f"SlurmctldHost={host}(127.0.0.1)",
+            f"SlurmctldPort={control}",
+            "SlurmUser=root",
+            "SlurmdUser=root",
+            "AuthType=auth/munge",
+            f"AuthInfo=socket={run}/munge.sock",
+            "CredType=cred/munge",
+            f"StateSaveLocation={self.folder}/state",
+            f"SlurmdSpoolDir={self.folder}/spool/%n",
+            f"SlurmctldPidFile={run}/slurmctld.pid",
+            f"SlurmdPidFile={run}/slurmd-%n.pid",
+            f"SlurmctldLogFile={log}/slurmctld.log",
+            f"SlurmdLogFile={log}/slurmd-%n.log",
+            # No cgroups, which a container may not have; no accounting, which needs a database.
+            "ProctrackType=proctrack/linuxproc",
+            "TaskPlugin=task/none",
+            "JobAcctGatherType=jobacct_gather/none",
+            "AccountingStorageType=accounting_storage/none",
+            "SwitchType=switch/none",
+            "MpiDefault=none",
+            "SelectType=select/cons_tres",
+            "SelectTypeParameters=CR_Core",
+            "SlurmdParameters=config_overrides",  # the CPUs below, which this machine may not have
+            "SchedulerType=sched/backfill",
+            "SchedulerParameters=sched_interval=2,bf_interval=2,sched_min_interval=0",
+            "PreemptType=preempt/partition_prio",
+            "PreemptMode=CANCEL",
+            "EnforcePartLimits=ANY",
+            "GresTypes=gpu",
+            "ReturnToService=2",
+            "SlurmdTimeout=10",
+            "KillWait=30",
+            "MinJobAge=300",
+            "PropagateResourceLimits=NONE",
+        ]
+        for node, port in zip(self.nodes, ports, strict=True):
+            lines.append(
+                f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 "
+                f"RealMemory=1000 Gres=gpu:{GPUS} State=UNKNOWN"
+            )
+        every = ",".join(self.nodes)
+        lines += [
+            f"PartitionName=main Nodes={every} Default=YES State=UP PriorityTier=5",
+            f"PartitionName=cheap Nodes={every} State=UP PriorityTier=1",
+            f"PartitionName=paid Nodes={every} State=UP AllowAccounts=payers",
+        ]
+        self.conf.write_text("\n".join([*lines, ""]))
+        self._configure_gpus()
+
+    def _configure_gpus(self) -> None:
+        """GPUs that are null devices: Slurm counts them, and tells tasks which are theirs."""
+        lines: list[str] = []
+        for node in self.nodes:
+            for number in range(GPUS):
+                path = self.folder / "etc" / f"{node}-gpu{number}"
+                os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+            lines.append(
+                f"NodeName={node} Name=gpu File={self.folder}/etc/{node}-gpu[0-{GPUS - 1}]"
+            )
+        (self.folder / "etc" / "gres.conf").write_text("\n".join([*lines, ""]))
+
+
+class Blocker:
+    """A running job of another program, on every node."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._job = cluster.command(
+            "sbatch", "--parsable", f"--nodes={len(cluster.nodes)}", "--exclusive",
+            "--output=/dev/null", "--wrap=sleep 1000",
+        ).strip()  # fmt: skip
+        cluster.wait_for_state(self._job, "RUNNING")
+
+    def end(self) -> None:
+        """Cancel it; its nodes are free then."""
+        self._cluster.command("scancel", self._job)
+        self._cluster.wait_for_state(self._job, "CANCELLED")
+
+
+@contextmanager
+def cluster_up(folder: Path, nodes: int = NODES) -> Generator[Cluster]:
+    """A running cluster; nothing of it is left."""
+    made = Cluster(folder, nodes)
+    try:
+        made.up()
+        yield made
+        made.cancel_all()  # workers that are killed with their node leave a directory
+    finally:
+        made.down()
+
+
+def environment() -> dict[str, str]:
+    """What a worker that Slurm starts has to have, so that the test finds what it leaves."""
+    return {"XDG_RUNTIME_DIR": os.environ["XDG_RUNTIME_DIR"]}
+
+
+def _free_ports(count: int) -> list[int]:
+    held = [socket.socket() for _ in range(count)]
+    try:
+        for one in held:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in held]
+    finally:
+        for one in held:
+            one.close()
+
+
+def _end(path: Path) -> None:
+    """End the daemon with that pid file, and wait for it."""
+    with suppress(FileNotFoundError, ProcessLookupError, ValueError):
+        pid = int(path.read_text())
+        fd = os.pidfd_open(pid)
+        try:
+            os.kill(pid, signal.SIGTERM)
+            if not select.select([fd], [], [], PATIENCE_S)[0]:
+                os.kill(pid, signal.SIGKILL)
+                select.select([fd], [], [], PATIENCE_S)
+        finally:
+            os.close(fd)
