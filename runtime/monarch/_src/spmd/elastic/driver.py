@@ -1,0 +1,355 @@
+"""The driver of a training: carries out the actions of its rounds.
+
+Runs in: the thread that calls `run`. Answers and deaths come in on the receiving thread, and units
+on threads of their own; all of them enter one inbox.
+Owns: the units that were spawned, until `stop`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from monarch._src.actor.call.send import as_endpoint
+from monarch._src.actor.future import Future
+from monarch._src.actor.runtime import runtime
+from monarch._src.errors import RecoveryError
+from monarch._src.events import RankFailed, RankRestarting, bus
+from monarch._src.spmd.elastic.actor import World
+from monarch._src.spmd.elastic.inbox import Answers, Asked, Inbox, News, RankEnded, UnitDone
+from monarch._src.spmd.elastic.outcomes import Ended, Lost, Outcome, Raised, Value
+from monarch._src.spmd.elastic.state.plan import Member, Plan
+from monarch._src.spmd.elastic.state.rounds import (
+    Action,
+    Await,
+    EndGroups,
+    Fail,
+    Finish,
+    Join,
+    LoadCheckpoint,
+    Look,
+    Loss,
+    RaiseError,
+    Release,
+    Restore,
+    Rounds,
+    Run,
+    Spawn,
+)
+from monarch._src.spmd.elastic.unit import Unit, UnitSpawner
+from monarch._src.spmd.elastic.world_group import group_plans_async
+
+log = logging.getLogger("monarch.spmd")
+LOOK_AGAIN_S = 0.02
+SPAWN_ATTEMPTS = 3
+
+
+class Recovery(msgspec.Struct, frozen=True):
+    """A group that was formed: the first one, or one after a loss.
+
+    why: the rank that was lost, or the replica that has come; empty for the first group. seconds:
+    from that event to the call of all ranks. step: the step at which the ranks go on. ranks: their
+    number. from_peers: the number of ranks that took the state from a peer. from_checkpoint:
+    whether the ranks have loaded the checkpoint.
+    """
+
+    generation: int
+    why: str
+    seconds: float
+    step: int
+    ranks: int
+    from_peers: int
+    from_checkpoint: bool
+
+
+class Groups(msgspec.Struct, frozen=True):
+    """How groups are made: see `ElasticMesh`."""
+
+    backend: str | None
+    timeout_s: float
+    rejoin_s: float
+
+
+class ElasticDriver:
+    """One for each `ElasticMesh`."""
+
+    def __init__(self, rounds: Rounds, spawner: UnitSpawner, groups: Groups) -> None:
+        self.rounds = rounds
+        self.recoveries: list[Recovery] = []
+        self._spawner = spawner
+        self._groups = groups
+        self._inbox = Inbox()
+        self._units: dict[int, Unit] = {}
+        self._unit_count = 0
+        self._call: tuple[str, tuple[Any, ...], dict[str, Any]] = ("", (), {})
+        self._results: list[Any] = []
+        self._raised: dict[Member, Raised] = {}
+        self._spawn_error: BaseException | None = None
+        self._released: list[Future[None]] = []
+        self._unsubscribe = [
+            bus.subscribe(RankFailed, self._on_rank_ended),
+            bus.subscribe(RankRestarting, self._on_rank_ended),
+        ]
+        # Of the group that is being formed, over all attempts.
+        self._deadline: float | None = None  # for ranks to come back
+        self._news_at: float | None = None
+        self._from_peers: set[Member] = set()
+        self._from_checkpoint = False
+
+    @property
+    def actors(self) -> list[Any]:
+        """The actor meshes of the present units."""
+        units = dict.fromkeys(member.unit for member in self.rounds.world)
+        return [self._units[unit].actors for unit in units]
+
+    def run(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """See `ElasticMesh.run`."""
+        self._call = name, args, kwargs
+        try:
+            for news in self._inbox.take_news():
+                self._on_news(news)
+            actions = self.rounds.begin()
+            while True:
+                for action in actions[:-1]:
+                    self._do(action)
+                if isinstance(actions[-1], Finish):
+                    return self._results
+                actions = self._carry_out(actions[-1])
+        except BaseException:
+            self.rounds.on_interrupted()
+            raise
+        finally:
+            self._deadline = self._news_at = None
+
+    def stop(self) -> None:
+        """Stop all units, those that are being spawned included."""
+        for each in self._unsubscribe:
+            each()
+        self._unsubscribe = []
+        self._spawner.close()
+        for news in self._inbox.take_news():
+            if isinstance(news, UnitDone) and isinstance(news.found, Unit):
+                self._units[news.found.number] = news.found
+        self._released += [unit.release() for unit in self._units.values()]
+        self._units.clear()
+        for each in self._released:
+            each.get()
+        self._released = []
+
+    # --- actions ----------------------------------------------------------------------------------
+
+    def _do(self, action: Action) -> None:
+        """Carry out an action that begins no stage."""
+        match action:
+            case Spawn(slot):
+                self._unit_count += 1
+                attempts = SPAWN_ATTEMPTS if self.recoveries else 1
+                self._spawner.begin(slot, self._unit_count, attempts, self._on_unit_done)
+            case Release(number):
+                self._released.append(self._units.pop(number).release())
+            case EndGroups(why):
+                for number in {member.unit for member in self.rounds.world}:
+                    self._units[number].end_groups(why)
+            case _:
+                raise AssertionError(action)
+
+    def _carry_out(self, stage: Action) -> list[Action]:
+        """Carry out a stage; returns the actions that follow."""
+        match stage:
+            case Await():
+                return self._await_units()
+            case Look(generation, members):
+                return self._look(generation, members)
+            case Restore(found):
+                return self._restore(found)
+            case LoadCheckpoint(members):
+                answers = self._ask(members, "elastic_load_checkpoint")
+                self._from_checkpoint = True
+                return self.rounds.on_loaded(answers.values, answers.losses)
+            case Join(generation, members):
+                return self._join(generation, members)
+            case Run(generation, members):
+                return self._run(generation, members)
+            case RaiseError(member):
+                raise self._raised[member].error
+            case Fail(why):
+                if self._spawn_error is not None and not self.recoveries:
+                    raise self._spawn_error
+                raise RecoveryError(why) from self._spawn_error
+            case _:
+                raise AssertionError(stage)
+
+    def _await_units(self) -> list[Action]:
+        while True:
+            actions = self._actions_of(self._inbox.wait_for_news())
+            if actions:
+                self._deadline = None
+                return actions
+
+    def _look(self, generation: int, members: Sequence[Member]) -> list[Action]:
+        if self._news_at is None:
+            self._news_at = time.monotonic()
+        if self._deadline is None:
+            self._deadline = time.monotonic() + self._groups.rejoin_s
+        answers = self._ask(members, "elastic_look", generation, deadline=self._deadline)
+        losses = dict(answers.losses)
+        is_late = time.monotonic() >= self._deadline
+        for member in members:
+            if member not in answers.values and (is_late or member not in losses):
+                limit = f"did not come back within {self._groups.rejoin_s:g} s"
+                losses[member] = Loss(f"{self._where(member)} {limit}", True)
+        if any(loss.final for loss in losses.values()):
+            self._deadline = None  # others come in its place
+        elif losses:
+            time.sleep(LOOK_AGAIN_S)  # calls do not wait for the rank if its policy says so
+        return self.rounds.on_looked(answers.values, losses)
+
+    def _restore(self, found: Plan) -> list[Action]:
+        sources = dict.fromkeys(transfer.source for transfer in found.transfers)
+        offers = self._ask(list(sources), "elastic_offer")
+        if not offers.is_complete:
+            return self.rounds.on_restored(offers.losses, complete=False)
+        taking: list[Asked] = [
+            self._asked(t.target, "elastic_take", offers.values[t.source], self._groups.rejoin_s)
+            for t in found.transfers
+        ]
+        answers = self._collect(taking)
+        self._from_peers.update(answers.values)
+        return self.rounds.on_restored(answers.losses, complete=answers.is_complete)
+
+    def _join(self, generation: int, members: Sequence[Member]) -> list[Action]:
+        units = self._units_of(members)
+        groups = self._groups
+        planned = group_plans_async(
+            [unit.procs for unit in units], generation, groups.backend, groups.timeout_s
+        )
+        try:
+            plans = planned.get(groups.rejoin_s)
+        except (RuntimeError, TimeoutError) as error:  # a death, or a rank that is not ready
+            log.info("generation %d was not formed: %s", generation, error)
+            return self.rounds.on_joined({}, complete=False)
+        joining: list[Asked] = []
+        for unit, (group_members, plan) in zip(units, plans, strict=True):
+            unit.watch(group_members)
+            for rank in range(unit.size):
+                future = unit.one(group_members, rank).join.call_one(plan)
+                joining.append((unit.number, Member(unit.number, rank), future))
+        answers = self._collect(joining, joins=True)
+        return self.rounds.on_joined(answers.losses, complete=answers.is_complete)
+
+    def _run(self, generation: int, members: Sequence[Member]) -> list[Action]:
+        units = self._units_of(members)
+        calls: list[Asked] = []
+        first = 0
+        for at, unit in enumerate(units):
+            world = World(generation, first, len(members), at, len(units))
+            first += unit.size
+            run = as_endpoint(unit.actors.elastic_run)
+            calls += [(unit.number, None, each) for each in run.stream(world, *self._call)]
+        self._note_formed(generation, members)
+        try:
+            answers = self._collect(calls, code=True)
+        except BaseException:
+            for _, _, future in calls:
+                if not future.done:
+                    runtime().cancel(future.pending)
+            raise
+        self._raised = answers.raised
+        if not answers.is_complete and self._news_at is None:
+            self._news_at = time.monotonic()
+        self._results = [answers.values.get(member) for member in members]
+        raised = next(iter(answers.raised), None)
+        return self.rounds.on_ran(answers.losses, tuple(answers.ended), raised)
+
+    def _note_formed(self, generation: int, members: Sequence[Member]) -> None:
+        if self.recoveries and self.recoveries[-1].generation == generation:
+            return
+        took = 0.0 if self._news_at is None else time.monotonic() - self._news_at
+        why = self.rounds.why if self.recoveries else ""
+        formed = Recovery(
+            generation, why, took, self.rounds.step, len(members),
+            len(self._from_peers.intersection(members)), self._from_checkpoint,
+        )  # fmt: skip
+        self.recoveries.append(formed)
+        self._deadline = self._news_at = None
+        self._from_peers, self._from_checkpoint = set(), False
+        log.info("generation %d was formed in %.3f s: %s", generation, took, why or "the first")
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    def _ask(
+        self, members: Sequence[Member], name: str, *args: Any, deadline: float | None = None
+    ) -> Answers:
+        return self._collect([self._asked(m, name, *args) for m in members], deadline=deadline)
+
+    def _asked(self, member: Member, name: str, *args: Any) -> Asked:
+        unit = self._units[member.unit]
+        method = getattr(unit.one(unit.actors, member.rank), name)
+        return member.unit, member, as_endpoint(method).call_one(*args)
+
+    def _collect(
+        self,
+        asked: Sequence[Asked],
+        *,
+        deadline: float | None = None,
+        joins: bool = False,
+        code: bool = False,
+    ) -> Answers:
+        """Wait for these calls. `code`: they run the endpoint, whose error the rounds handle."""
+        answers = self._inbox.collect(
+            asked, self._on_outcome, self._on_news, deadline=deadline, joins=joins
+        )
+        if answers.raised and not code and not answers.losses:
+            raise next(iter(answers.raised.values())).error
+        return answers
+
+    def _units_of(self, members: Sequence[Member]) -> list[Unit]:
+        return [self._units[number] for number in dict.fromkeys(m.unit for m in members)]
+
+    def _where(self, member: Member) -> str:
+        return self._units[member.unit].where(member.rank)
+
+    # --- news -------------------------------------------------------------------------------------
+
+    def _on_outcome(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Value):
+            return
+        if self._news_at is None:
+            self._news_at = time.monotonic()
+        match outcome:
+            case Raised(why=why):
+                self._do_all(self.rounds.on_raised(why))
+            case Ended(why=why) | Lost(loss=Loss(why=why)):
+                self._do_all(self.rounds.on_ended_early(why))
+
+    def _on_news(self, news: News) -> None:
+        self._do_all(self._actions_of(news))
+
+    def _do_all(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            self._do(action)
+
+    def _actions_of(self, news: News) -> list[Action]:
+        if isinstance(news, RankEnded):
+            if self._news_at is None:
+                self._news_at = time.monotonic()
+            number = next((n for n, unit in self._units.items() if unit.uid == news.uid), 0)
+            return self.rounds.on_rank_ended(number, news.why)
+        if isinstance(news.found, Unit):
+            unit = self._units[news.found.number] = news.found
+            return self.rounds.on_unit_up(news.slot, unit.number, unit.size)
+        self._spawn_error = news.found
+        return self.rounds.on_spawn_failed(news.slot, str(news.found))
+
+    def _on_unit_done(self, slot: int, found: Unit | BaseException) -> None:
+        """Enter a spawned unit. Runs on the thread of the spawn."""
+        self._inbox.put(UnitDone(slot, found))
+
+    def _on_rank_ended(self, event: RankFailed | RankRestarting) -> None:
+        """Enter the death of a rank. Runs on the receiving thread."""
+        if event.mesh and any(unit.uid == event.mesh for unit in list(self._units.values())):
+            self._inbox.put(RankEnded(event.mesh, event.failure.what))

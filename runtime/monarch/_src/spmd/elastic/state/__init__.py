@@ -1,0 +1,1 @@
+"""Pure state machines of training that goes on after deaths."""

@@ -1,0 +1,291 @@
+"""Trainings whose ranks are killed, at any moment, and which go on."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monarch.actor import ActorError, MeshStoppedError, ProcMesh, this_host
+from monarch.job import ProcessJob
+from monarch.spmd import ElasticMesh, RecoveryError
+from tests.integration.spmd.elastic_trainers import Fitter, Saver, Sharded
+from tests.integration.spmd.trainers import TORCH
+
+pytestmark = pytest.mark.slow
+Make = Callable[..., ElasticMesh]
+STEPS = 12
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Elastic meshes of so many ranks, by default in one unit whose ranks are restarted."""
+    made: list[ElasticMesh] = []
+
+    def mesh(
+        cls: Any = Fitter, ranks: int = 2, restart: Any = "on-failure", **options: Any
+    ) -> ElasticMesh:
+        def spawn(replica: int) -> ProcMesh:
+            return this_host().spawn_procs(
+                {"gpus": ranks}, name=f"replica{replica}", preload=TORCH, restart=restart
+            )
+
+        options = {"spawn": spawn, "args": (str(tmp_path),), **options}
+        made.append(ElasticMesh(Class=cls, **options))
+        return made[-1]
+
+    yield mesh
+    for each in made:
+        each.stop()
+
+
+@pytest.fixture
+def tell(tmp_path: Path) -> Callable[..., None]:
+    """Tell ranks where to die, once each."""
+
+    def write(*places: str) -> None:
+        for place in places:
+            (tmp_path / place).touch()
+
+    return write
+
+
+def weights_of(values: list[tuple[int, list[float]]], step: int = STEPS) -> list[float]:
+    """The weights, which all ranks have, after that step."""
+    assert [at for at, _ in values] == [step] * len(values)
+    assert all(weights == values[0][1] for _, weights in values)
+    return values[0][1]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_is_killed_comes_back_and_the_loss_goes_on(
+    make: Make, tell: Callable[..., None], rank: int
+) -> None:
+    mesh = make(kwargs={"seed": 1})
+    begun = weights_of(mesh.run("train", 0), 0)
+    tell(f"step5-rank{rank}")
+    found = weights_of(mesh.run("train", STEPS))
+    assert found == pytest.approx(expected(begun, ranks=2), abs=1e-5)
+    first, second = mesh.recoveries
+    assert (first.generation, first.why, first.from_peers) == (1, "", 1)
+    assert second.generation == 2
+    assert (second.step, second.ranks, second.from_peers) == (5, 2, 1)
+    assert "killed by SIGKILL" in second.why
+    assert f"replica0[gpus={rank}]" in second.why
+
+
+def test_an_async_program_trains_on_a_thread_and_goes_on_meanwhile(
+    make: Make, tell: Callable[..., None]
+) -> None:
+    mesh = make(kwargs={"seed": 1})
+    tell("step5-rank1")
+
+    async def program() -> tuple[Any, int]:
+        training = asyncio.create_task(asyncio.to_thread(mesh.run, "train", STEPS))
+        turns = 0
+        while not training.done():
+            await asyncio.wait([training], timeout=0.01)
+            turns += 1
+        return await training, turns
+
+    found, turns = asyncio.run(program())
+    weights_of(found)
+    assert turns > 1
+    assert [one.generation for one in mesh.recoveries] == [1, 2]
+
+
+def test_a_rank_that_was_a_step_ahead_dies_and_the_step_is_repeated(
+    make: Make, tell: Callable[..., None]
+) -> None:
+    mesh = make(ranks=3)
+    begun = weights_of(mesh.run("train", 0), 0)
+    tell("after6-rank2")
+    assert weights_of(mesh.run("train", STEPS)) == pytest.approx(expected(begun, 3), abs=1e-5)
+
+
+def test_two_ranks_that_are_killed_at_once_come_back(make: Make, tell: Callable[..., None]) -> None:
+    mesh = make(ranks=3)
+    begun = weights_of(mesh.run("train", 0), 0)
+    tell("step5-rank0", "step5-rank1")
+    assert weights_of(mesh.run("train", STEPS)) == pytest.approx(expected(begun, 3), abs=1e-5)
+    # The second may die in the recovery from the death of the first, or when it is over.
+    assert sum(one.from_peers for one in mesh.recoveries[1:]) == 2
+
+
+@pytest.mark.parametrize("place", ["offer", "take", "join", "formed"])
+def test_a_death_during_the_recovery_is_recovered_from(
+    make: Make, tell: Callable[..., None], place: str
+) -> None:
+    """`offer` kills the rank that sends the state, the others one that comes back."""
+    mesh = make(ranks=3)
+    begun = weights_of(mesh.run("train", 0), 0)
+    tell("step5-rank1", place)
+    assert weights_of(mesh.run("train", STEPS)) == pytest.approx(expected(begun, 3), abs=1e-5)
+
+
+def test_news_that_reaches_one_rank_only_ends_the_call_of_the_others_too(
+    make: Make, tell: Callable[..., None]
+) -> None:
+    mesh = make(ranks=3)
+    begun = weights_of(mesh.run("train", 0), 0)
+    tell("late5-rank1")
+    assert weights_of(mesh.run("train", STEPS)) == pytest.approx(expected(begun, 3), abs=1e-5)
+    assert [one.generation for one in mesh.recoveries] == [1, 2]
+
+
+def test_a_rank_that_dies_between_two_calls_gets_the_state_before_the_next(make: Make) -> None:
+    mesh = make()
+    begun = weights_of(mesh.run("train", 4), 4)
+    (actors,) = mesh.actors
+    with pytest.raises(Exception, match="killed by SIGKILL"):
+        actors.slice(gpus=0).die.call_one().get(timeout=60)
+    assert weights_of(mesh.run("train", 4), 4) == begun
+
+
+def test_an_error_of_the_code_is_raised_and_the_next_call_goes_on(make: Make) -> None:
+    mesh = make()
+    begun = weights_of(mesh.run("train", 0), 0)
+    with pytest.raises(ActorError, match="ValueError: a bad batch"):
+        mesh.run("train", STEPS, 5)
+    assert weights_of(mesh.run("train", STEPS)) == pytest.approx(expected(begun, 2), abs=1e-5)
+
+
+def test_replicas_go_on_without_one_that_is_lost_and_take_it_back(
+    make: Make, tell: Callable[..., None]
+) -> None:
+    spawned, may_come_back = itertools.count(), threading.Event()
+
+    def spawn(replica: int) -> ProcMesh:
+        if next(spawned) >= 2:  # in the place of the one that is lost
+            assert may_come_back.wait(60)
+        return this_host().spawn_procs({"gpus": 1}, name=f"replica{replica}", preload=TORCH)
+
+    mesh = make(spawn=spawn, replicas=2)
+    weights_of(mesh.run("train", 4), 4)
+    tell("step5")  # for the one that comes there first
+    weights_of(mesh.run("train", 8), 8)
+    assert [one.ranks for one in mesh.recoveries] == [2, 1]
+    may_come_back.set()
+    assert len(set(mesh.run("train_until_replicas", 2))) == 1
+    assert (mesh.recoveries[-1].ranks, mesh.recoveries[-1].from_peers) == (2, 1)
+    step = mesh.recoveries[-1].step
+    weights_of(mesh.run("train", step + 3), step + 3)
+
+
+def test_an_error_in_one_replica_is_raised_at_once(make: Make) -> None:
+    mesh = make(ranks=1, replicas=2)
+    with pytest.raises(ActorError, match="a bad batch"):
+        mesh.run("train", STEPS, 5)
+
+
+def test_a_part_of_the_state_comes_from_the_other_replica(
+    make: Make, tell: Callable[..., None]
+) -> None:
+    mesh = make(cls=Sharded, ranks=2, replicas=2, min_replicas=2, restart=None, sharded=True)
+    tell("step3-rank1")
+    found = mesh.run("train", 6)
+    assert found == [[6.0] * 4, [16.0] * 4] * 2
+    assert mesh.recoveries[-1].from_peers == 2
+
+
+def test_the_only_mesh_is_replaced_and_takes_the_state_of_what_is_left(
+    make: Make, tell: Callable[..., None]
+) -> None:
+    mesh = make(restart=None)
+    begun = weights_of(mesh.run("train", 0), 0)
+    old = mesh.actors[0].procs.uid
+    tell("step5-rank1")
+    assert weights_of(mesh.run("train", STEPS)) == pytest.approx(expected(begun, 2), abs=1e-5)
+    assert mesh.actors[0].procs.uid != old
+    assert mesh.recoveries[-1].from_peers == 2
+
+
+def test_a_job_is_applied_again_and_the_checkpoint_loaded_if_nothing_is_left(
+    make: Make, tell: Callable[..., None], agent_errors: object
+) -> None:
+    jobs: list[ProcessJob] = []
+
+    def spawn(_replica: int) -> ProcMesh:
+        if jobs:
+            jobs[-1].kill()
+        jobs.append(ProcessJob({"hosts": 1}))
+        hosts = jobs[-1].state(cached_path=None).hosts
+        return hosts.spawn_procs({"gpus": 2}, preload=TORCH)
+
+    mesh = make(cls=Saver, spawn=spawn)
+    try:
+        weights_of(mesh.run("train", 4), 4)
+        mesh.run("save")
+        tell("step7-rank1")
+        weights_of(mesh.run("train", STEPS))
+        mesh.stop()
+    finally:
+        for job in jobs:
+            job.kill()
+    assert len(jobs) == 2
+    last = mesh.recoveries[-1]
+    assert (last.step, last.from_peers, last.from_checkpoint) == (4, 0, True)
+
+
+def test_training_ends_if_all_state_is_lost_and_there_is_no_checkpoint(
+    make: Make, tell: Callable[..., None]
+) -> None:
+    mesh = make(ranks=1)
+    tell("step5")
+    with pytest.raises(RecoveryError, match=r"no rank is left .* no load_checkpoint"):
+        mesh.run("train", STEPS)
+
+
+def test_calls_that_do_not_fit_are_refused_and_leave_the_training_as_it_is(make: Make) -> None:
+    mesh = make()
+    begun = weights_of(mesh.run("train", 0), 0)
+    with pytest.raises(ValueError, match="no endpoint 'fit'"):
+        mesh.run("fit")
+    with pytest.raises(TypeError, match="train"):
+        mesh.run("train")
+    assert weights_of(mesh.run("train", STEPS)) == pytest.approx(expected(begun, 2), abs=1e-5)
+    mesh.stop()
+    mesh.stop()
+    with pytest.raises(MeshStoppedError):
+        mesh.run("train", STEPS)
+
+
+def test_a_call_that_is_interrupted_ends_and_the_next_one_goes_on(make: Make) -> None:
+    mesh = make()
+    with pytest.raises(KeyboardInterrupt):
+        mesh.run("train_and_interrupt", os.getpid())
+    step = mesh.run("train", 0)[0][0]
+    weights_of(mesh.run("train", step + 3), step + 3)
+
+
+def test_a_mesh_that_cannot_be_spawned_at_first_raises_its_own_error(make: Make) -> None:
+    def spawn(_replica: int) -> ProcMesh:
+        raise OSError("no host is free")
+
+    with pytest.raises(OSError, match="no host is free"):
+        make(spawn=spawn).run("train", 1)
+    assert not [t for t in threading.enumerate() if t.name == "monarch-elastic-spawn"]
+
+
+def expected(begun: list[float], ranks: int) -> list[float]:
+    """The weights after all steps, computed here."""
+    import torch
+
+    weights, momentum = torch.tensor(begun), torch.zeros(len(begun))
+    for step in range(STEPS):
+        gradients: list[Any] = []
+        for rank in range(ranks):
+            torch.manual_seed(1000 * step + rank)
+            inputs = torch.randn(8, len(begun))
+            error = inputs @ weights - inputs.sum(1)
+            gradients.append(2 * inputs.T @ error / len(inputs))
+        momentum = 0.5 * momentum + sum(gradients) / ranks
+        weights = weights - 0.05 * momentum
+    found: list[float] = weights.tolist()
+    return found
