@@ -1,0 +1,39 @@
+"""Where the time of a profile went, as a table. No I/O."""
+
+from __future__ import annotations
+
+from monarch.observe import Profile
+from monarch_jupyter.rendering import html
+from monarch_jupyter.rendering.html import Html
+from monarch_jupyter.rendering.units import short_time
+
+
+def profile_text(profile: Profile) -> str:
+    """The table in aligned columns, then the rows that are missing."""
+    return str(profile)
+
+
+def profile_html(profile: Profile) -> Html:
+    """The same as a table."""
+    if not profile.ended:
+        return html.card(html.text(str(profile)))
+    head, rows, note = profile.table()
+    parts: list[object] = [
+        html.element("div", html.toned(f"profile of {short_time(profile.seconds)}", "muted")),
+        html.table(head, [_cells(row) for row in rows]) if rows else "nothing has run",
+    ]
+    if note:
+        parts.append(html.element("div", html.toned(note, "muted")))
+    parts += [
+        html.element("div", html.toned(f"missing rows of {missing}", "bad"))
+        for missing in profile.missing
+    ]
+    return html.card(*parts)
+
+
+def _cells(row: tuple[str, ...]) -> list[object]:
+    cells: list[object] = list(row)
+    cells[2] = html.code(row[2])
+    if row[-1]:
+        cells[-1] = html.toned(row[-1], "bad")
+    return cells

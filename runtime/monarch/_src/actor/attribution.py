@@ -1,0 +1,50 @@
+"""Find the actor and endpoint, or the client, to which a measurement belongs.
+
+Runs in: any process, any thread. Starts no session: a program without meshes may measure too.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple
+
+from monarch._src.actor.context import Context, current
+
+_RUNTIME = "monarch._src.actor.runtime"
+
+
+class Attribution(NamedTuple):
+    """A proc mesh (0: the client), the actor on it, and its endpoint; empty fields: none."""
+
+    mesh: int
+    mesh_name: str
+    actor_class: str
+    actor: str
+    endpoint: str
+
+
+CLIENT = Attribution(0, "client", "client", "client", "")
+
+
+def current_attribution() -> Attribution:
+    """The attribution of the calling code."""
+    context = current.get()
+    return _outside() if context is None else _of(context)
+
+
+def _of(context: Context) -> Attribution:
+    me = context.actor_instance
+    if me.proc_ref is None:
+        return _outside()
+    return Attribution(me.proc_ref.uid, me.proc_ref.name, me.class_name, me.name, context.endpoint)
+
+
+def _outside() -> Attribution:
+    """The attribution of a thread that belongs to no actor."""
+    module: Any = sys.modules.get(_RUNTIME)  # not loaded: there is no session yet
+    run = None if module is None else module.runtime_or_none()
+    if run is None:
+        return CLIENT
+    if run.proc_ref is not None:
+        return Attribution(run.proc_ref.uid, run.proc_ref.name, "", "", "")
+    return CLIENT if run.client_ref is None else CLIENT._replace(mesh=run.client_ref.uid)

@@ -1,0 +1,1 @@
+"""The calls of ranks with their times, recorded while a reader asks for them."""

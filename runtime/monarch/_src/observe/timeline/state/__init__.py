@@ -1,0 +1,1 @@
+"""PURE: the bounded record of calls of one process."""

@@ -1,0 +1,1 @@
+"""State machines: no I/O, no clock, no threads."""

@@ -1,0 +1,1 @@
+"""Traces of calls, waits and spans, for https://ui.perfetto.dev."""

@@ -1,0 +1,1 @@
+"""PURE: the bytes of a trace, and which slices it has."""

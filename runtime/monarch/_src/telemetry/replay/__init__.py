@@ -1,0 +1,1 @@
+"""Recordings: the tables of a session over time, in a DuckDB file."""

@@ -1,0 +1,205 @@
+"""The file of a recording: written by a recorder, read by queries.
+
+Runs in: the process that records, on its recording thread; or any process that reads, on the
+calling thread.
+Owns: one connection to the file. A file has one writer, and readers when the writer has closed it.
+Invariants: a sample is written in one transaction, so a reader sees all of it or nothing. A reader
+can neither change the file nor reach another one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from monarch._src.errors import QueryError
+from monarch._src.telemetry.replay.state import layout
+from monarch._src.telemetry.sql.collect import Collected, MissingRows
+from monarch._src.telemetry.sql.engine import SETTINGS, check_select, duckdb_module, load
+from monarch._src.telemetry.sql.query import QueryResult
+from monarch._src.telemetry.sql.state.schema import TABLES
+
+TIDY_EVERY = 30
+"""After how many samples old rows are dropped."""
+_opening = threading.Lock()
+"""Connections of one process to one file share a database; the first one restricts and locks it."""
+
+
+class RecordingFile:
+    """A file that is written."""
+
+    def __init__(self, path: Path, retention_us: int, most_rows: int) -> None:
+        """Make the file.
+
+        Raises:
+            QueryError: DuckDB is not installed. FileExistsError: the file exists. OSError: the file
+                cannot be made.
+        """
+        self._duckdb = duckdb_module()
+        if path.exists():
+            raise FileExistsError(f"{path} exists already; record to another file")
+        self._retention_us = retention_us
+        self._most_rows = most_rows
+        self._samples = 0
+        try:
+            self._connection: Any = self._duckdb.connect(str(path), config={"threads": "1"})
+        except self._duckdb.Error as error:
+            raise OSError(f"{path} cannot be written: {error}") from None
+        os.chmod(path, 0o600)  # it has arguments of log lines, as the logs of a job do
+        for statement in (*layout.creation(), *layout.staging()):
+            self._connection.execute(statement)
+
+    def add(self, collected: Collected, now_us: int) -> None:
+        """Write a sample."""
+        run = self._connection.execute
+        run("BEGIN")
+        try:
+            for name, columns in collected.tables.items():
+                load(self._connection, f"new_{name}", TABLES[name], columns)
+                for statement in layout.moves(name, now_us):
+                    run(statement)
+            run(f"INSERT INTO {layout.SCHEMA}.samples VALUES ({now_us})")
+            for one in collected.missing:
+                texts = ", ".join(map(layout.literal, (one.table, one.where, one.reason)))
+                run(f"INSERT INTO {layout.SCHEMA}.missing_rows VALUES ({texts}, {now_us})")
+            run("COMMIT")
+        except BaseException:
+            run("ROLLBACK")
+            raise
+        self._samples += 1
+        if not self._samples % TIDY_EVERY:
+            self._tidy(now_us)
+
+    def _tidy(self, now_us: int) -> None:
+        for name in layout.bounded():
+            for statement in layout.bounds(name, now_us - self._retention_us, self._most_rows):
+                self._connection.execute(statement)
+        self._connection.execute("CHECKPOINT")
+
+    def watermarks(self) -> dict[str, int]:
+        """For each table, the time from which events are needed next."""
+        found: dict[str, int] = {}
+        for name in layout.EVENTS:
+            (since_us,) = self._connection.execute(layout.watermark(name)).fetchone()
+            if since_us is not None:
+                found[name] = since_us
+        return found
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._connection.close()
+
+
+@dataclass(frozen=True)
+class RecordedSpan:
+    """The times of the first and the last sample of a recording, in microseconds since 1970."""
+
+    first_us: int
+    last_us: int
+    samples: int
+
+
+def span_of(path: str | Path) -> RecordedSpan:
+    """The times that a recording covers.
+
+    Raises:
+        QueryError: the file is no recording, has no sample, or DuckDB is not installed.
+        FileNotFoundError: there is no such file.
+    """
+    connection = _opened(duckdb_module(), path)
+    try:
+        first_us, last_us, samples = connection.execute(
+            f"SELECT min(recorded_us), max(recorded_us), count(*) FROM {layout.SCHEMA}.samples"
+        ).fetchone()
+    finally:
+        connection.close()
+    if not samples:
+        raise QueryError(f"{path} has no sample; its recording was ended before the first one")
+    return RecordedSpan(first_us, last_us, samples)
+
+
+def query_file(path: str | Path, sql: str, at: float | None = None) -> QueryResult:
+    """Run a SELECT over a recording that `record_to` or `monarch query --record` has made.
+
+    Tables have their usual names. `history.procs` and so on have the rows of all samples, with
+    `recorded_us`; `missing` has the rows that the sample lacks.
+
+    Args:
+        path: the file.
+        sql: one query in DuckDB's dialect, over the tables and nothing else.
+        at: show the tables as they were that many seconds after the first sample; None: the last.
+
+    Raises:
+        QueryError: DuckDB refuses the query, it is not one SELECT, the file is no recording, or
+            DuckDB is not installed.
+        FileNotFoundError: there is no such file.
+    """
+    duckdb = duckdb_module()
+    connection = _opened(duckdb, path)
+    try:
+        at_us = _chosen_time(connection, at)
+        check_select(duckdb, sql)
+        cursor = connection.execute(sql)
+        rows = cursor.fetchall()
+        described = cursor.description or ()
+        missing = _missing(connection, at_us)
+    except duckdb.Error as error:
+        raise QueryError(str(error).strip()) from None
+    finally:
+        connection.close()
+    names = tuple(str(column[0]) for column in described)
+    types = tuple(str(column[1]) for column in described)
+    return QueryResult(names, types, tuple(rows), missing)
+
+
+def _opened(duckdb: Any, path: str | Path) -> Any:
+    if not Path(path).exists():
+        raise FileNotFoundError(f"there is no recording {path}; `monarch query --record` makes one")
+    with _opening:
+        try:
+            connection = duckdb.connect(str(path), read_only=True, config={"threads": "1"})
+        except duckdb.Error as error:
+            raise QueryError(f"{path} cannot be read: {str(error).strip()}") from None
+        try:
+            connection.execute(f"SELECT recorded_us FROM {layout.SCHEMA}.samples LIMIT 0")
+        except duckdb.Error:
+            connection.close()
+            raise QueryError(
+                f"{path} is no recording; `monarch query --record` makes one"
+            ) from None
+        if connection.execute("SELECT current_setting('lock_configuration')").fetchone() == (
+            False,
+        ):
+            for setting in SETTINGS:
+                connection.execute(setting)
+    return connection
+
+
+def _chosen_time(connection: Any, at: float | None) -> int | None:
+    """The time of the sample to show; sets the variable of the views."""
+    limit = ""
+    if at is not None:
+        (first_us,) = connection.execute(
+            f"SELECT min(recorded_us) FROM {layout.SCHEMA}.samples"
+        ).fetchone()
+        limit = f" WHERE recorded_us <= {0 if first_us is None else first_us + int(at * 1e6)}"
+    (at_us,) = connection.execute(
+        f"SELECT max(recorded_us) FROM {layout.SCHEMA}.samples{limit}"
+    ).fetchone()
+    if at is not None:
+        connection.execute(f"SET VARIABLE {layout.AT} = {0 if at_us is None else at_us}")
+    return at_us
+
+
+def _missing(connection: Any, at_us: int | None) -> tuple[MissingRows, ...]:
+    if at_us is None:
+        return ()
+    found: Sequence[tuple[str, str, str]] = connection.execute(
+        f'SELECT "name", place, reason FROM {layout.SCHEMA}.missing_rows '
+        f"WHERE recorded_us = {at_us}"
+    ).fetchall()
+    return tuple(MissingRows(*row) for row in found)

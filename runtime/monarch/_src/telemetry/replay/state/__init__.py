@@ -1,0 +1,1 @@
+"""PURE: the tables of a recording, and the SQL that makes its file."""
