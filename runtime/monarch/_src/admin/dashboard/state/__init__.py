@@ -1,0 +1,1 @@
+"""PURE: from the rows of tables to the messages that the views read."""

@@ -1,0 +1,379 @@
+"""The answers of the admin API: each function answers one operation, or refuses it.
+
+Runs in: the admin server, on worker threads. No function here knows HTTP beyond a status.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from monarch._src.admin import actions
+from monarch._src.admin.actions import ActionRefusedError
+from monarch._src.admin.cluster_reader import (
+    ClusterReader,
+    rows_of,
+    session_named,
+    whole,
+)
+from monarch._src.admin.explain import case_from
+from monarch._src.admin.state import cursors, openapi
+from monarch._src.admin.state.case_file import CaseFile
+from monarch._src.admin.state.nodes import Cluster, Missing, NodePayload
+from monarch._src.admin.state.openmetrics import exposition
+from monarch._src.admin.state.references import BadReferenceError, Reference, parse, parse_proc
+from monarch._src.errors import QueryError
+from monarch._src.net.observer import Question, ask_agents
+from monarch._src.observe.flame_graph.query import ANSWER_S as SAMPLES_S
+from monarch._src.observe.flame_graph.query import FlameGraph
+from monarch._src.session.directories import Session
+from monarch._src.telemetry.sql.collect import Collected
+from monarch._src.telemetry.sql.engine import engine
+from monarch._src.telemetry.sql.query import run_query
+from monarch._src.telemetry.sql.state.pushdown import Need
+from monarch._src.wire.messages import (
+    Condition,
+    ReadStacks,
+    Refused,
+    SampleStacks,
+    StacksRead,
+    StacksSampled,
+)
+
+METRIC_TABLES = ("hosts", "procs", "endpoints", "span_counts", "metric_sums", "metric_histograms")
+STACKS_S = 30.0
+ANSWER_S = 2.0
+STOP_S = 15.0
+QUERY_S = 30.0
+"""How long the engine may compute one query."""
+AGAIN_S = 0.05
+MOST_ROWS = 100_000
+
+A = TypeVar("A", StacksRead, StacksSampled)
+
+
+class Refusal(Exception):
+    """A request that cannot be answered, with a status of HTTP."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+# --- nodes ----------------------------------------------------------------------------------------
+
+
+def node(reader: ClusterReader, reference: str, query: Mapping[str, str]) -> openapi.NodeAnswer:
+    """A node, with a page of its children."""
+    wanted = str(_parsed(reference))
+    cluster, offset, limit = _listed(reader, query, {"limit", "cursor"})
+    found = cluster.nodes.get(wanted)
+    if found is None:
+        raise Refusal(404, f"there is no node {wanted} in snapshot {cluster.number}")
+    if found.properties.Error is not None:
+        raise Refusal(504, f"{wanted}: {found.properties.Error.message}")
+    page = cursors.page_of(found.children, cluster.number, offset, limit)
+    return openapi.NodeAnswer(
+        found.identity, found.properties, list(page.items), found.parent, found.as_of,
+        cluster.number, page.next_cursor, cluster.missing,
+    )  # fmt: skip
+
+
+def nodes(reader: ClusterReader, query: Mapping[str, str]) -> openapi.NodeList:
+    """A page of all nodes, or of those of one kind."""
+    kind = query.get("kind")
+    if kind not in (None, "host", "proc", "actor"):
+        raise Refusal(400, "kind must be host, proc or actor")
+    cluster, offset, limit = _listed(reader, query, {"limit", "cursor", "kind"})
+    every = [
+        one
+        for one in cluster.nodes.values()
+        if kind is None or one.identity.partition(":")[0] == kind
+    ]
+    page = cursors.page_of(every, cluster.number, offset, limit)
+    bounded = [_with_few_children(one) for one in page.items]
+    return openapi.NodeList(cluster.number, bounded, page.next_cursor, cluster.missing)
+
+
+def _with_few_children(one: NodePayload) -> NodePayload:
+    """The node; its children are left out, since each names it as the parent."""
+    return msgspec.structs.replace(one, children=[])
+
+
+def _listed(
+    reader: ClusterReader, query: Mapping[str, str], known: set[str]
+) -> tuple[Cluster, int, int]:
+    """The snapshot, offset and limit that a request for a list wants."""
+    _check_names(query, known)
+    try:
+        limit = cursors.parse_limit(query.get("limit"))
+        text = query.get("cursor")
+        cursor = None if text is None else cursors.decode(text)
+    except ValueError as error:
+        raise Refusal(400, str(error)) from None
+    if cursor is None:
+        return reader.cluster(), 0, limit
+    cluster = reader.kept(cursor.snapshot)
+    if cluster is None:
+        raise Refusal(
+            400,
+            f"snapshot {cursor.snapshot} is not kept any more; leave the cursor out to begin anew",
+        )
+    return cluster, cursor.offset, limit
+
+
+def _check_names(query: Mapping[str, str], known: set[str]) -> None:
+    unknown = sorted(set(query) - known)
+    if unknown:
+        raise Refusal(400, f"there is no parameter {unknown[0][:80]!r}; there are {sorted(known)}")
+
+
+def _flag(query: Mapping[str, str], name: str, usual: bool) -> bool:
+    text = query.get(name)
+    if text not in (None, "0", "1"):
+        raise Refusal(400, f"{name} must be 0 or 1")
+    return usual if text is None else text == "1"
+
+
+def _parsed(reference: str) -> Reference:
+    try:
+        return parse(reference)
+    except BadReferenceError as error:
+        raise Refusal(400, str(error)) from None
+
+
+def _proc(reader: ClusterReader, text: str) -> tuple[Reference, Session, NodePayload]:
+    """A proc that exists, and its session."""
+    try:
+        reference = parse_proc(text)
+    except BadReferenceError as error:
+        raise Refusal(400, str(error)) from None
+    session = session_named(reader.sessions(), reference.session)
+    found = reader.cluster().nodes.get(str(reference))
+    if session is None and found is not None:
+        raise Refusal(
+            400, f"{reference} is on another machine, of which an observer only knows the state"
+        )
+    if session is None or found is None:
+        raise Refusal(404, f"there is no node {reference}")
+    return reference, session, found
+
+
+# --- one proc -------------------------------------------------------------------------------------
+
+
+def stacks(reader: ClusterReader, proc: str, query: Mapping[str, str]) -> openapi.StacksAnswer:
+    """The stacks of a proc, as the agent of its host reads them with py-spy."""
+    _check_names(query, {"full", "idle"})
+    full, idle = _flag(query, "full", False), _flag(query, "idle", False)
+    reference, session = _rank(reader, proc)
+    question = ReadStacks(1, [(reference.mesh, [reference.rank])], full, idle, STACKS_S)
+    answer = _answer_of(session, question, StacksRead, STACKS_S + ANSWER_S)
+    if answer.problem:
+        raise Refusal(503, answer.problem)
+    for mesh in answer.meshes:
+        for group in mesh.groups:
+            if reference.rank in group.ranks:
+                threads = [
+                    openapi.Thread(
+                        one.name or "MainThread", one.waits,
+                        [openapi.Frame(f.name, f.filename, f.line) for f in one.frames],
+                    )
+                    for one in group.threads
+                ]  # fmt: skip
+                return openapi.StacksAnswer(str(reference), group.what, threads)
+    raise Refusal(404, f"there is no node {reference}")
+
+
+def flame_graph(reader: ClusterReader, proc: str, wanted: openapi.FlameRequest) -> bytes:
+    """A flame graph of a proc as SVG, as the agent of its host samples it with py-spy."""
+    reference, session = _rank(reader, proc)
+    question = SampleStacks(
+        1, [(reference.mesh, [reference.rank])], wanted.duration_s, wanted.rate_hz, wanted.threads,
+        wanted.native, wanted.nonblocking,
+    )  # fmt: skip
+    answer = _answer_of(session, question, StacksSampled, wanted.duration_s + SAMPLES_S)
+    graph = FlameGraph(answer.meshes, wanted.duration_s, wanted.rate_hz)
+    if answer.problem or not graph.samples:
+        raise Refusal(503, answer.problem or "; ".join(graph.unread) or "no sample succeeded")
+    return graph.svg().encode()
+
+
+def _rank(reader: ClusterReader, proc: str) -> tuple[Reference, Session]:
+    """A proc whose stacks can be read, and its session."""
+    reference, session, found = _proc(reader, proc)
+    assert found.properties.Proc is not None
+    if found.properties.Proc.is_client:
+        raise Refusal(400, f"{reference} is the client; only stacks of ranks can be read")
+    return reference, session
+
+
+def _answer_of(session: Session, question: Question, kind: type[A], timeout_s: float) -> A:
+    """The answer of the host agent of a session."""
+    (answer,) = ask_agents([session.directory], timeout_s, [question])
+    if isinstance(answer, Refused):
+        raise Refusal(
+            503,
+            f"session {session.name} runs another version of monarch; start its `monarch admin`",
+        )
+    if not isinstance(answer, kind):
+        raise Refusal(504, f"the host agent of session {session.name} does not answer")
+    return answer
+
+
+def config(reader: ClusterReader, proc: str) -> openapi.ConfigAnswer:
+    """The settings of a proc, as its own process has them."""
+    reference, session, _ = _proc(reader, proc)
+    needs = {
+        table: Need(
+            need.columns,
+            (
+                Condition("mesh_id", "=", [reference.mesh]),
+                Condition("rank", "=", [reference.rank]),
+                Condition("session", "=", [session.name]),
+            ),
+        )
+        for table, need in whole(["settings"]).items()
+    }
+    collected = reader.collect(needs)
+    rows = rows_of(collected, "settings")
+    if not rows:
+        why = "; ".join(str(one) for one in collected.missing) or "the proc has not answered"
+        raise Refusal(504, f"{reference}: {why}")
+    entries = [
+        openapi.ConfigEntry(str(row["name"]), str(row["value"]), str(row["source"])) for row in rows
+    ]
+    return openapi.ConfigAnswer(str(reference), entries)
+
+
+# --- all of it ------------------------------------------------------------------------------------
+
+
+def metrics(reader: ClusterReader) -> str:
+    """The text of `/metrics`."""
+    collected = reader.collect(whole(METRIC_TABLES))
+    tables = {name: rows_of(collected, name) for name in METRIC_TABLES}
+    missing = len(collected.missing)
+    for one in reader.remote():
+        tables["hosts"] += one.hosts
+        tables["procs"] += one.procs
+        missing += len(one.missing)
+    return exposition(tables, missing)
+
+
+def explained(reader: ClusterReader, query: Mapping[str, str]) -> CaseFile:
+    """The case file."""
+    _check_names(query, {"stacks"})
+    return case_from(
+        lambda needs, seconds: reader.collect(dict(needs), seconds), None,
+        _flag(query, "stacks", True), None if reader.span is None else reader.now_us,
+    )  # fmt: skip
+
+
+class _Limit:
+    """Interrupts the engine if a query computes for too long.
+
+    An interrupt between two statements of the engine is lost, so it is repeated until the query has
+    ended.
+    """
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self._lock = threading.Lock()  # no interrupt after `stop`: it would hit the next query
+        self.exceeded = False
+
+    def start(self) -> None:
+        """Count the time from now on."""
+        self._ended = ended = threading.Event()
+        threading.Thread(target=self._watch, args=(ended,), daemon=True).start()
+
+    def _watch(self, ended: threading.Event) -> None:
+        if ended.wait(QUERY_S):
+            return
+        self.exceeded = True
+        while not ended.wait(AGAIN_S):
+            with self._lock:
+                if not ended.is_set():
+                    engine().interrupt()
+
+    def stop(self) -> None:
+        """Count no more."""
+        with self._lock:
+            self._ended.set()
+
+    def __enter__(self) -> _Limit:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+_querying = threading.Lock()
+
+
+def query(reader: ClusterReader, asked: openapi.QueryRequest) -> openapi.QueryAnswer:
+    """The rows of a query. The engine runs one at a time, for a bounded time."""
+    timeout = asked.timeout_s
+    if timeout is not None and not 0 <= timeout <= openapi.LONGEST_TIMEOUT_S:
+        raise Refusal(400, f"timeout_s must be from 0 to {openapi.LONGEST_TIMEOUT_S:g}")
+    with _querying, _Limit() as limit:
+
+        def collect(needs: Mapping[str, Need], seconds: float | None) -> Collected:
+            limit.stop()  # agents are asked for a bounded time of its own
+            collected = reader.collect(dict(needs), seconds)
+            limit.start()
+            return collected
+
+        try:
+            limit.start()
+            found = run_query(asked.sql, timeout, collect, MOST_ROWS)
+        except QueryError as error:
+            if limit.exceeded:
+                raise Refusal(
+                    504, f"the query did not end within {QUERY_S:g} s; add conditions or a LIMIT"
+                ) from None
+            status = 503 if "not installed" in str(error) else 400
+            raise Refusal(status, str(error)) from None
+    missing = tuple(Missing(one.table, one.where, one.reason) for one in found.missing)
+    return openapi.QueryAnswer(found.dicts(), list(found.columns), list(found.types), missing)
+
+
+# --- actions --------------------------------------------------------------------------------------
+
+
+def stop(reader: ClusterReader, host: str) -> openapi.ActionAnswer:
+    """End the session of a host."""
+    reference = _parsed(host)
+    if reference.kind != "host":
+        raise Refusal(400, f"{reference} is a {reference.kind}; give a host: host:SESSION")
+    session = session_named(reader.sessions(), reference.session)
+    if session is None:
+        raise Refusal(404, f"there is no node {reference}")
+    try:
+        return openapi.ActionAnswer(list(actions.stop_session(session, STOP_S)))
+    except ActionRefusedError as refused:
+        raise Refusal(409, str(refused)) from None
+
+
+def kill(reader: ClusterReader, proc: str) -> openapi.ActionAnswer:
+    """Kill the process of a rank."""
+    reference, session, found = _proc(reader, proc)
+    properties = found.properties.Proc
+    assert properties is not None
+    if properties.is_client:
+        raise Refusal(400, f"{reference} is the client, which this server does not end")
+    if properties.pid is None:
+        raise Refusal(409, f"{reference} has no process")
+    try:
+        actions.kill_proc(session, properties.pid)
+    except ActionRefusedError as refused:
+        raise Refusal(409, str(refused)) from None
+    return openapi.ActionAnswer([f"killed process {properties.pid} of {properties.proc_name}"])
+
+
+__all__ = [
+    "Refusal", "config", "explained", "kill", "metrics", "node", "nodes", "query", "stacks", "stop",
+]  # fmt: skip

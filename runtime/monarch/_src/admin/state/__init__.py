@@ -1,0 +1,1 @@
+"""References, nodes, cursors, metrics and case files, as data. No I/O."""

@@ -1,0 +1,1 @@
+"""Flame graphs of ranks, from stacks that py-spy samples from outside."""

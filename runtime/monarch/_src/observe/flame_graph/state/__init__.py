@@ -1,0 +1,1 @@
+"""Samples of stacks, and the graph of them. No I/O."""
