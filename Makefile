@@ -39,11 +39,11 @@ demo: $(VENV)/.demo ## run the first tutorial and print what its cells show
 	@$(PY) scripts/show_notebook.py $(NOTEBOOK)
 
 .PHONY: test
-test: $(VENV)/.tests ## the tests, but for slow ones: runtime, notebooks, packaging, browser
+test: $(VENV)/.tests ## the tests, but for slow ones: runtime, notebook, packaging, browser
 	@$(if $(ARGS),$(PY) -m pytest $(ARGS),$(PY) scripts/run_tests.py --leave-out slow $$(scripts/system_packages.sh --leave-out))
 
 .PHONY: test-all
-test-all: $(VENV)/.tests ## every test, slow ones too
+test-all: $(VENV)/.tests ## every test, slow ones and the tutorials too
 	@$(PY) scripts/run_tests.py $$(scripts/system_packages.sh --leave-out) $(ARGS)
 
 # What each run of the tests begins with; no file of this name is written.
@@ -53,6 +53,14 @@ $(VENV)/.tests: $(VENV)/.test $(VENV)/.labextension
 	@$(COMPILE)
 	@echo "== labextension: unit tests"
 	@cd $(LAB) && jlpm test
+
+# `make test-gpu GPU_PYTHON=python3` takes a Python that has torch, pytest and what pyproject.toml
+# names already, as on a machine without a package registry.
+GPU_PYTHON ?= $(PY)
+.PHONY: test-gpu
+test-gpu: $(if $(filter $(PY),$(GPU_PYTHON)),$(VENV)/.test) ## what needs a real GPU, in some minutes; says what it skips
+	@PYTHONPATH=$(CURDIR)/runtime:$(CURDIR):$${PYTHONPATH:-} $(GPU_PYTHON) -m pytest -p no:cacheprovider \
+		--timeout=300 tests/gpu tests/integration/data/test_gpu_contract.py -k "not fake" $(ARGS)
 
 .PHONY: test-versions
 test-versions: $(VENV)/.test $(VENV)/.labextension ## the wheel, with the newest and the lowest versions of its dependencies

@@ -1,8 +1,9 @@
 """Monarch in a notebook: `%load_ext monarch_jupyter`, then `%monarch -h`.
 
 Each subcommand is a function here too, for programs: `spawn`, `on`, `ls`, `ps`, `show`, `static`,
-`stacks`, `sql`, `debug`, `stop`, `kill`, `logs`, `update`, `autoreload`, `nested_asyncio`,
-`attach`, `detach`, `reap`, `error`, `doctor`; and `value_grid`, which `show` uses for values.
+`stacks`, `flame`, `sql`, `dashboard`, `debug`, `stop`, `kill`, `logs`, `update`, `autoreload`,
+`nested_asyncio`, `attach`, `detach`, `reap`, `error`, `explain`, `doctor`; and `value_grid`, which
+`show` uses for values.
 
 Procs import this package for the actor that runs cells. So this module imports neither IPython nor
 Jupyter, and it imports the module of a function when the function is first used.
@@ -18,15 +19,18 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from monarch_jupyter.actions.attach import attach as attach
+    from monarch_jupyter.actions.flame import flame as flame
     from monarch_jupyter.actions.run_cell import on as on
     from monarch_jupyter.actions.spawn import spawn as spawn
     from monarch_jupyter.actions.stacks import stacks as stacks
     from monarch_jupyter.extension import Extension
     from monarch_jupyter.magics.autoreload import autoreload as autoreload
+    from monarch_jupyter.magics.dashboard import dashboard as dashboard
     from monarch_jupyter.magics.debug import debug as debug
     from monarch_jupyter.magics.detach import detach as detach
     from monarch_jupyter.magics.doctor import doctor as doctor
     from monarch_jupyter.magics.error import error as error
+    from monarch_jupyter.magics.explain import explain as explain
     from monarch_jupyter.magics.kill import kill as kill
     from monarch_jupyter.magics.logs import logs as logs
     from monarch_jupyter.magics.ls import ls as ls
@@ -43,10 +47,13 @@ if TYPE_CHECKING:
 __all__ = [
     "attach",
     "autoreload",
+    "dashboard",
     "debug",
     "detach",
     "doctor",
     "error",
+    "explain",
+    "flame",
     "kill",
     "logs",
     "ls",
@@ -65,7 +72,13 @@ __all__ = [
 ]
 
 # Functions that the page calls too; every other one is beside its magic.
-_ACTIONS = {"attach": "attach", "on": "run_cell", "spawn": "spawn", "stacks": "stacks"}
+_ACTIONS = {
+    "attach": "attach",
+    "flame": "flame",
+    "on": "run_cell",
+    "spawn": "spawn",
+    "stacks": "stacks",
+}
 
 _extension: Extension | None = None
 

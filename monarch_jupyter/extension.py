@@ -45,6 +45,7 @@ from monarch_jupyter.page.shared import (
     shared_publisher,
     shared_request_handler,
 )
+from monarch_jupyter.page.shell_replies import ShellReplies
 from monarch_jupyter.rendering.cell_names import share_cell_names
 from monarch_jupyter.rendering.formatters import Formatters
 
@@ -74,7 +75,7 @@ class Extension:
             router = self._start_output(cells, store, undo)
             notices = FaultNotices(router.say, self._shell.user_ns)
             self._set_fault_hook(notices, undo)
-            interrupts = InterruptHandler(self._shell, router.say)
+            interrupts = InterruptHandler(self._shell, router.advise)
             interrupts.install()
             undo.callback(interrupts.restore)
             self._on("pre_run_cell", interrupts.on_cell_start, undo)
@@ -140,7 +141,7 @@ class Extension:
 
         def report() -> None:
             for line in stale.notices(self._shell.user_ns):
-                router.say(line)
+                router.advise(line)
 
         self._on("post_run_cell", report, undo)
 
@@ -206,7 +207,7 @@ class Extension:
     ) -> PauseView | None:
         """Show paused ranks in the cell that runs or ran last, since it may wait for them."""
         if not hasattr(self._shell, "kernel"):
-            router.say(line)
+            router.advise(line)
             return None
         from monarch_jupyter.widgets.breakpoints import Breakpoints
 
@@ -247,6 +248,9 @@ class Extension:
         status = KernelStatus(self._shell.kernel)
         status.install()
         undo.callback(status.restore)
+        replies = ShellReplies(self._shell.kernel)
+        replies.install()
+        undo.callback(replies.restore)
         undo.callback(close_publisher)
         publisher = shared_publisher()
         undo.callback(close_request_handler)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from jupyter_server.base.handlers import APIHandler
-from jupyter_server.utils import url_path_join
+from jupyter_server.utils import ensure_async, url_path_join
 from tornado import web
 
 from monarch import session
@@ -37,7 +37,25 @@ class SessionsHandler(APIHandler):
         """All sessions, as the wire of pages has them."""
         # It looks at files and processes, which may take a moment.
         found = await asyncio.to_thread(session.sessions)
-        self.finish(json.dumps({"sessions": [session_message(one) for one in found]}))
+        notebooks = await self._notebooks()
+        said = [session_message(one, notebooks.get(one.client_pid or 0)) for one in found]
+        self.finish(json.dumps({"sessions": said}))
+
+    async def _notebooks(self) -> dict[int, str]:
+        """The path of each notebook of this server, by the process of its kernel."""
+        found: dict[int, str] = {}
+        manager = cast("Any", self.session_manager)
+        for one in cast("list[Any]", await ensure_async(manager.list_sessions())):
+            path, kernel_id = one["path"], one["kernel"]["id"]
+            if kernel_id in self.kernel_manager:
+                # Only local kernels have a process here.
+                provisioner = getattr(
+                    self.kernel_manager.get_kernel(kernel_id), "provisioner", None
+                )
+                pid = getattr(provisioner, "pid", None)
+                if isinstance(pid, int):
+                    found[pid] = path
+        return found
 
 
 class TutorialsHandler(APIHandler):

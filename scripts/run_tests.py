@@ -2,7 +2,8 @@
 
     run_tests.py [--leave-out MARKER]... [PYTEST ARGUMENTS]
 
-`make test-all` runs every test, `make test` leaves out those that are marked `slow`.
+`make test-all` runs every test, `make test` leaves out those that are marked `slow`, and the
+notebooks.
 
 Runs in: the process of `make`; a thread runs each lane but the first. Every pytest gets the
 arguments. The first lane is shown as it goes, the others when all have ended. The tests of the leak
@@ -58,13 +59,13 @@ def second_lane() -> list[list[str]]:
     return [[*NO_CACHE, *NO_NOTEBOOKS, *folders]]
 
 
-def lane_beside() -> list[list[str]]:
+def lane_beside(*, notebooks: bool) -> list[list[str]]:
     """What goes on in the background."""
     there = [str(path) for name in BESIDE if (path := TESTS / name).exists()]
-    return [
-        [*NO_CACHE, *NO_NOTEBOOKS, f"--ignore={LEAKS}", *there],
-        [*NO_CACHE, "--nbmake", "--nbmake-timeout=120", "notebooks"],
-    ]
+    lane = [[*NO_CACHE, *NO_NOTEBOOKS, f"--ignore={LEAKS}", *there]]
+    if notebooks:
+        lane.append([*NO_CACHE, "--nbmake", "--nbmake-timeout=120", "notebooks"])
+    return lane
 
 
 def run(
@@ -113,7 +114,8 @@ def main(arguments: Sequence[str]) -> int:
         given += ["-m", f"not ({' or '.join(options.leave_out)})"]
     signal.signal(signal.SIGINT, lambda *_: None)  # which no pytest inherits
     failed: list[str] = []
-    with running(lane_beside(), given, failed, IN_THE_BACKGROUND):
+    beside = lane_beside(notebooks="slow" not in options.leave_out)
+    with running(beside, given, failed, IN_THE_BACKGROUND):
         if (os.cpu_count() or 1) >= CORES_FOR_TWO:
             with running(second_lane(), given, failed):
                 run(first_lane(), given, failed, sys.stdout)

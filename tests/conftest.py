@@ -56,7 +56,8 @@ _baseline = _Baseline()
 
 
 @contextmanager
-def _adopted(*, for_good: bool) -> Generator[None]:
+def adopted(*, for_good: bool) -> Generator[None]:
+    """Count what the block makes as what there was before. `for_good`: until the run ends."""
     before = Holdings.now()
     yield
     after = Holdings.now()
@@ -70,7 +71,7 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, 
     """What a session fixture makes belongs to the session, not to the module that came first."""
     if fixturedef.scope not in ("session", "package"):
         return (yield)
-    with _adopted(for_good=False):
+    with adopted(for_good=False):
         return (yield)
 
 
@@ -105,7 +106,7 @@ def nothing_is_left_by_a_module(
     """The first fixture of a module, and so the last to end."""
     jupyter = sys.modules.get("jupyter_core.utils")
     if jupyter is not None:  # its blocking client makes one event loop and keeps it
-        with _adopted(for_good=True):
+        with adopted(for_good=True):
             jupyter.ensure_event_loop()
     _baseline.holdings = Holdings.now()
     yield

@@ -115,6 +115,11 @@ def leaks(before: Holdings, patience_s: float = PATIENCE_S) -> list[str]:
     lines += [_descriptor_line(kind, more, before, now) for kind, more in _grown(before, now)]
     for path in sorted(now.directories - before.directories):
         held = ", ".join(sorted(p.name for p in path.iterdir())) or "nothing"
+        if path.name.endswith(sessions.GONE) and held == "nothing":
+            # Slurm kills the other processes of a step when the first one ends; one of them may
+            # be removing the directory. The next session finishes that.
+            sessions.finish_removals(path.parent)
+            continue
         lines.append(f"the session directory {path}, with {held} in it")
         shutil.rmtree(path, ignore_errors=True)
     for path in sorted(now.segments - before.segments):

@@ -22,14 +22,22 @@ export function parseDims(text: string): Record<string, number> {
 export class NewMeshForm {
   constructor(ask: Ask) {
     this.node = element('form', 'jp-Monarch-form', { 'aria-label': 'New mesh' });
-    this._name = field('Name', 'workers');
-    this._dims = field('Dims', 'gpus=8');
+    this._name = field('workers');
+    this._dims = field('gpus=8');
     this._keep = element('input', '', { type: 'checkbox' });
-    const keep = element('label', '', { title: 'The mesh outlives the kernel; attach to it again later' });
-    keep.append(this._keep, ' keep');
+    const keep = element('label', 'jp-Monarch-check');
+    keep.append(this._keep, 'Keep it when the kernel ends');
     const submit = element('button', 'mx-button', { type: 'submit' }, 'Spawn');
+    const last = element('div', 'jp-Monarch-bar');
+    last.append(keep, submit);
     this._outcome = new Outcome();
-    this.node.append(this._name, this._dims, keep, submit, this._outcome.node);
+    this.node.append(
+      element('h2', 'jp-Monarch-heading', {}, 'New mesh'),
+      labelled('Name', this._name),
+      labelled('Dims', this._dims),
+      last,
+      this._outcome.node
+    );
     this.node.addEventListener('submit', event => {
       event.preventDefault();
       this._spawn(ask);
@@ -59,6 +67,34 @@ export class NewMeshForm {
   private readonly _outcome: Outcome;
 }
 
+const SESSION =
+  'A session is the meshes of one program. It ends with the program; one whose meshes are kept waits here, ' +
+  'with its processes, for a kernel to attach to it.';
+/** States of a session, in the words of the list. */
+const STATES: Readonly<Record<string, string>> = {
+  live: 'in use',
+  detached: 'detached: no program uses it',
+  orphan: 'orphan: its program has ended',
+  starting: 'starting',
+  gone: 'ended'
+};
+
+/** The name of a session: the user's, else that of its notebook or program. Its own is a number. */
+export function sessionName(one: Session): string {
+  if (one.kept_as !== null) {
+    return one.kept_as;
+  }
+  if (one.notebook !== null) {
+    return one.notebook;
+  }
+  const words = (one.program ?? '').split(/\s+/).filter(Boolean);
+  if (words.some(word => word.includes('ipykernel'))) {
+    return 'a notebook of another server';
+  }
+  const script = words.find(word => /\.\w+$/.test(word) && !word.startsWith('-')) ?? words[0];
+  return script?.split('/').pop() ?? 'a program';
+}
+
 /** The sessions on the machine, with a button to attach to a kept one without a client. */
 export class SessionList {
   constructor(ask: Ask, refresh: () => void) {
@@ -70,11 +106,12 @@ export class SessionList {
       element('h2', 'jp-Monarch-heading', {}, 'Sessions on this machine'),
       button('Refresh', refresh)
     );
+    const what = element('p', 'jp-Monarch-where', {}, SESSION);
     this._note = element('p', 'jp-Monarch-where');
     this._outcome = new Outcome();
     this._list = element('ul', 'jp-Monarch-list', { role: 'list', 'aria-label': 'Sessions' });
     this._list.hidden = true;
-    this.node.append(head, this._note, this._outcome.node, this._list);
+    this.node.append(head, what, this._note, this._outcome.node, this._list);
   }
 
   readonly node: HTMLElement;
@@ -100,15 +137,16 @@ export class SessionList {
 
   private _item(one: Session, canAttach: boolean): HTMLElement {
     const item = element('li', 'jp-Monarch-session', { role: 'listitem' });
-    const name = one.kept_as ?? one.session;
+    const name = sessionName(one);
     item.setAttribute('aria-label', name);
-    item.append(element('strong', '', {}, name), ' ', element('span', '', {}, one.state));
-    const holder = one.client_pid === null ? 'no client is attached' : `held by pid ${one.client_pid}`;
-    const meshes = one.meshes.length === 0 ? '' : `${one.meshes.join(', ')}; `;
-    const kept = one.kept_as === null ? 'ends with its program' : holder;
-    const title = [one.program ?? '', one.left ?? ''].filter(Boolean).join('\n');
-    const facts = `${meshes}${kept}; ${duration(one.age_s)} old`;
-    item.append(element('p', 'jp-Monarch-where', title ? { title } : {}, facts));
+    const head = element('div', 'jp-Monarch-head');
+    const state = element('span', 'jp-Monarch-state', {}, STATES[one.state] ?? one.state);
+    head.append(element('strong', 'jp-Monarch-name', {}, name), state);
+    item.append(head);
+    const title = [`session ${one.session}`, one.program ?? '', one.left ?? ''];
+    const facts = element('p', 'jp-Monarch-where', { title: title.filter(Boolean).join('\n') });
+    facts.textContent = sessionFacts(one);
+    item.append(facts);
     if (one.kept_as !== null && one.state === 'detached') {
       const attach = button('Attach', () => {
         const asked = this._ask({ do: 'attach', name });
@@ -130,11 +168,25 @@ export class SessionList {
   private _shown = '';
 }
 
-function field(label: string, placeholder: string): HTMLInputElement {
-  return element('input', 'mx-search', {
-    'aria-label': label,
-    placeholder,
-    spellcheck: 'false',
-    autocomplete: 'off'
-  });
+/** "workers, readers; used by train.ipynb, pid 12; 3 min old" */
+function sessionFacts(one: Session): string {
+  const pid = one.client_pid === null ? '' : `pid ${one.client_pid}`;
+  const client = one.notebook === null ? pid : `${one.notebook}, ${pid}`;
+  const facts = [
+    one.meshes.join(', '),
+    one.kept_as === null ? `ends with its program, ${pid}` : client && `used by ${client}`,
+    `${duration(one.age_s)} old`
+  ];
+  return facts.filter(Boolean).join('; ');
+}
+
+function field(placeholder: string): HTMLInputElement {
+  return element('input', 'mx-search', { placeholder, spellcheck: 'false', autocomplete: 'off' });
+}
+
+/** An input under its label. */
+function labelled(text: string, input: HTMLElement): HTMLElement {
+  const label = element('label', 'jp-Monarch-field');
+  label.append(element('span', 'jp-Monarch-where', {}, text), input);
+  return label;
 }

@@ -56,7 +56,7 @@ export class PanelView {
     this._form = new NewMeshForm(_actions.ask);
     this._lines = new LinesView(_actions.ask, 'Lines of all ranks');
     this._lines.node.hidden = true;
-    this._more = button('Lines', () => {
+    this._more = button('Lines of all ranks', () => {
       if (this._lines.node.hidden) {
         this.showLines();
       } else {
@@ -69,10 +69,10 @@ export class PanelView {
       heading,
       this._where,
       this._summary,
-      this._form.node,
       this._list,
       this._more,
       this._lines.node,
+      this._form.node,
       this.sessions.node
     );
     this.update({ kind: 'no-notebook' });
@@ -193,6 +193,8 @@ class MeshCard {
     extent.append(this._sizes, ' ', this._ranks);
     this._more = button('Ranks', () => this._toggle());
     this._more.setAttribute('aria-expanded', 'false');
+    this._bar = element(document, 'div', 'jp-Monarch-bar');
+    this._bar.append(this._more);
     this.node.append(
       head,
       extent,
@@ -200,7 +202,7 @@ class MeshCard {
       this._debugged,
       this._failures,
       this._paused,
-      this._more
+      this._bar
     );
   }
 
@@ -218,6 +220,7 @@ class MeshCard {
       this._more.setAttribute('aria-expanded', 'false');
       this._view.close();
       this._view.node.remove();
+      this._view.actions.remove();
       this._view = null;
     }
   }
@@ -226,7 +229,8 @@ class MeshCard {
   private _open(): MeshView | null {
     if (this._view === null && this._mesh !== null) {
       this._more.setAttribute('aria-expanded', 'true');
-      this._view = new MeshView(this._mesh, this._ask, { dense: true, bare: true });
+      this._view = new MeshView(this._mesh, this._ask, { bare: true });
+      this._bar.append(this._view.actions);
       this.node.append(this._view.node);
     }
     return this._view;
@@ -304,6 +308,7 @@ class MeshCard {
 
   private _mesh: Mesh | null = null;
   private _view: MeshView | null = null;
+  private readonly _bar: HTMLElement;
   private readonly _more: HTMLButtonElement;
   private readonly _failures: HTMLElement;
   private readonly _paused: HTMLElement;

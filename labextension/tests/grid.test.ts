@@ -23,6 +23,7 @@ describe('the layout of a mesh', () => {
     assert.deepEqual(labels({ gpus: 16 }), ['']);
     assert.deepEqual(labels({ gpus: 33 }), ['gpus=0..15', 'gpus=16..31', 'gpus=32']);
     assert.equal(labels({ gpus: 1024 }).length, 32);
+    assert.equal(labels({ gpus: 4096 }).length, 64);
   });
 
   test('is one cell for a mesh without dims', () => {
@@ -88,6 +89,35 @@ describe('a mesh in the page', () => {
     press('Kill process');
     press('Kill pid 1001?');
     assert.deepEqual(asked, [{ do: 'kill', mesh: 'u', ranks: [1] }]);
+  });
+
+  test('shows only the ranks of the state that was chosen, and names them', () => {
+    const failed = row(1, { state: 'failed', failure: 'killed' });
+    const view = shown({ rows: [row(0), failed] });
+    const dimmed = (): string[] =>
+      [...document.querySelectorAll('.mx-dimmed')].map(node => node.getAttribute('aria-label') ?? '');
+    press('✕ 1 failed');
+    assert.deepEqual(dimmed(), ['workers gpus=0: idle']);
+    const found = getByRole(document.body, 'group', { name: 'workers: ranks of the chosen state' });
+    assert.equal(found.textContent, 'gpus=1');
+    press('gpus=1');
+    assert.ok(getByRole(document.body, 'region', { name: 'workers gpus=1 details' }));
+    view.update(mesh('u', { name: 'workers', rows: [row(0), row(1)] }));
+    assert.equal(found.textContent, 'no rank');
+    press('✕ 0 failed');
+    assert.deepEqual(dimmed(), []);
+  });
+
+  test('names the rank that is pointed at below the grid, and the heads of its place', () => {
+    shown({
+      sizes: { hosts: 2, gpus: 2 },
+      rows: [0, 1, 2, 3].map(rank => row(rank, { point: { hosts: rank >> 1, gpus: rank % 2 } }))
+    });
+    cell('workers hosts=1 gpus=0: idle').dispatchEvent(new Event('pointerover', { bubbles: true }));
+    const reading = document.querySelector('.mx-reading')?.textContent;
+    assert.equal(reading, 'hosts=1 gpus=0: idle, pid 1002, 20 MiB');
+    const marked = [...document.querySelectorAll('.mx-here')].map(node => node.getAttribute('aria-label'));
+    assert.deepEqual(marked, ['gpus=0', 'hosts=1']);
   });
 
   test('says why the kernel refuses', async () => {

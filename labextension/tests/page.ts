@@ -9,12 +9,13 @@ export function newPage(): Document {
   const { window } = new JSDOM('<body></body>');
   const { document, Element, Event, HTMLElement, KeyboardEvent, Node } = window;
   Object.assign(globalThis, { document, Element, Event, HTMLElement, KeyboardEvent, Node });
+  window.HTMLCanvasElement.prototype.getContext = () => null; // jsdom has none
   return document;
 }
 
 /** What is asked for as a rank is shown, and not by whoever presses a button. */
 export function isLook(what: Request): boolean {
-  return what.do === 'actors';
+  return ['actors', 'usage', 'timeline'].includes(what.do);
 }
 
 interface RenderProps {

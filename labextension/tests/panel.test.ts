@@ -177,7 +177,7 @@ describe('the panel', () => {
   test('offers to attach to kept sessions that nobody holds, and to no others', () => {
     const session = (fields: Partial<Session>): Session => ({
       session: 's', state: 'live', kept_as: null, age_s: 1, agent_pid: 1, client_pid: 2,
-      program: 'python', meshes: [], left: null, ...fields
+      program: 'python', meshes: [], left: null, notebook: null, ...fields
     });
     const kept = session({ kept_as: 'training', state: 'detached', client_pid: null, meshes: ['w'] });
     view.sessions.update([session({}), kept, session({ kept_as: 'held' })], true);
@@ -189,6 +189,28 @@ describe('the panel', () => {
     assert.ok(getByRole<HTMLButtonElement>(view.node, 'button', { name: 'Attach training' }).disabled);
     view.sessions.fail(new Error('the server does not know Monarch'));
     assert.ok(getByText(view.node, 'the server does not know Monarch'));
+  });
+
+  test('names sessions by their notebook or program, never by number, and says what one is', () => {
+    const session = (fields: Partial<Session>): Session => ({
+      session: '7f3a', state: 'live', kept_as: null, age_s: 1, agent_pid: 1, client_pid: 2,
+      program: null, meshes: [], left: null, notebook: null, ...fields
+    });
+    const all = [
+      session({ kept_as: 'training', notebook: 'a.ipynb', meshes: ['w'] }),
+      session({ notebook: 'work/a.ipynb', program: 'python -m ipykernel_launcher -f x.json' }),
+      session({ program: '/usr/bin/python3 jobs/train.py --lr=0.1' }),
+      session({ program: '/usr/bin/python3 -m ipykernel_launcher -f x.json' }),
+      session({})
+    ];
+    view.sessions.update(all, true);
+    const names = getAllByRole(view.sessions.node, 'listitem').map(one => one.getAttribute('aria-label'));
+    assert.deepEqual(names, ['training', 'work/a.ipynb', 'train.py', 'a notebook of another server', 'a program']);
+    const { textContent } = view.sessions.node;
+    assert.match(textContent, /A session is the meshes of one program\./);
+    assert.match(textContent, /w; used by a\.ipynb, pid 2; 1\.0 s old/);
+    assert.match(textContent, /ends with its program, pid 2/);
+    assert.ok(!textContent.includes('7f3a'));
   });
 
   test('has a few words for the status bar', () => {

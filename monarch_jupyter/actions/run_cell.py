@@ -15,10 +15,11 @@ from monarch.actor import (
     SupervisionError,
     ValueMesh,
 )
+from monarch.observe import name_ranks
 from monarch_jupyter.actions.cell_data import CellData, seconds
+from monarch_jupyter.actions.rank_syntax import python_of
 from monarch_jupyter.cells.displays import shared_displays
 from monarch_jupyter.errors import CommandError
-from monarch_jupyter.meshes.rank_names import name_ranks
 from monarch_jupyter.meshes.registry import as_spawned, find_mesh, places_of
 from monarch_jupyter.meshes.selection import MeshSelection, parse_selection
 from monarch_jupyter.meshes.survivors import surviving_slice
@@ -29,9 +30,6 @@ from monarch_jupyter.rendering.values import readable_values
 ACTOR_NAME = "cells"
 _NO_DATA = CellData()
 
-_NOTEBOOKS_OWN = (
-    " on a rank: magics and ! are the notebook's own; subprocess.run(...) runs a command there"
-)
 # By uid of a mesh and selection: actors that run cells. Those of the whole mesh, under "",
 # serve every part of it; others are there only where a rank had died before the first cell.
 _cells: dict[tuple[str, str], ActorMesh] = {}
@@ -77,18 +75,20 @@ def run_on(
     # The magic's own line stays in, so that line numbers are those the cell shows.
     source = f"# %%monarch on {selection}\n{cell}"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    code = python_of(source, filename)
     try:
-        split_cell(source, filename)
+        split_cell(code, filename)
     except SyntaxError as error:
-        if (error.text or "").lstrip().startswith(("!", "%")):
-            error.msg += _NOTEBOOKS_OWN
+        if error.lineno is not None and error.lineno <= len(lines := source.splitlines()):
+            error.text = lines[error.lineno - 1]  # as the user wrote it
         raise
     part = mesh.slice(**selection.dims) if selection.dims else mesh
     data.send(part, namespace)
     cells = _cells_on(mesh, selection)
     displays = shared_displays()
     try:
-        values = _answer(cells.run.call(source, filename), selection, data.timeout)
+        called = cells.run.call(code, filename, None if code == source else source)
+        values = _answer(called, selection, data.timeout)
     finally:
         if displays is not None:
             displays.flush()

@@ -17,6 +17,14 @@ from monarch_jupyter.errors import CommandError
 from monarch_jupyter.meshes.job_hosts import hosts_of
 from monarch_jupyter.meshes.kept_sessions import keep_mesh, session_name
 
+_requests: dict[str, SpawnRequest] = {}
+"""By uid, how the living meshes of this kernel were asked for; only those that it spawned here."""
+
+
+def request_of(mesh: ProcMesh) -> SpawnRequest | None:
+    """How this kernel was asked for that mesh; None if code has spawned it."""
+    return _requests.get(mesh.uid)
+
 
 def spawn(
     name: str,
@@ -26,6 +34,7 @@ def spawn(
     env: Mapping[str, str] | None = None,
     keep: bool = False,
     job: str = "",
+    restart: bool = False,
 ) -> ProcMesh:
     """Make a mesh of processes on this machine and wait until all of them run.
 
@@ -33,7 +42,8 @@ def spawn(
     `preload` names modules to import before the processes are forked, `env` holds what to set in
     their environment. With `keep` the mesh outlives the kernel, and `attach(name)` attaches to
     it again. `job` places it on the hosts of a job: the job's name, or the path of its record, and
-    `:mesh` if the job has several; `hosts` in `dims` is the number of hosts, by default all.
+    `:mesh` if the job has several; `hosts` in `dims` is the number of hosts, by default all. With
+    `restart` a rank that dies is started again, with its actors.
 
     Raises:
         CommandError: the name is taken, a dim is invalid, a module to preload does not exist, or a
@@ -43,13 +53,19 @@ def spawn(
     check_name(name)
     request = SpawnRequest(
         name, check_dims(name, dims or {}), tuple(preload), dict(env or {}), keep,
-        *split_job(job),
+        *split_job(job), restart,
     )  # fmt: skip
     check_free(name, {})
     return spawn_request(request)
 
 
 def spawn_request(request: SpawnRequest) -> ProcMesh:
+    """Make the mesh of a request, and wait until all of its processes run; raises as `spawn`."""
+    if request.keep and request.restart:
+        raise CommandError(
+            f"{request.name}: a mesh is either kept or restarted, since this kernel holds what "
+            "restarts need; leave out --keep or --restart"
+        )
     for module in request.preload:
         _check_module(module)
     session = session_name(request.name) if request.keep else ""
@@ -63,6 +79,7 @@ def spawn_request(request: SpawnRequest) -> ProcMesh:
             name=request.name,
             env=request.env or None,
             preload=request.preload,
+            restart="on-failure" if request.restart else None,
         )
     except ValueError as error:  # more processes than a host may have
         raise CommandError(str(error)) from None
@@ -74,6 +91,10 @@ def spawn_request(request: SpawnRequest) -> ProcMesh:
         # Also after an interrupt: no variable refers to this mesh, so nothing could stop it later.
         mesh.stop("it didn't come up").get()
         raise
+    living = {one.uid for one in observe.meshes()}
+    for uid in _requests.keys() - living:
+        del _requests[uid]
+    _requests[mesh.uid] = request
     return mesh
 
 

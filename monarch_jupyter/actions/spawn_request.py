@@ -18,7 +18,8 @@ class SpawnRequest:
     """A mesh to make: name, dims with sizes, modules to import early, environment.
 
     `keep`: the mesh outlives the kernel. `job`: the name or path of the job that has the hosts;
-    empty for this machine. `hosts`: the mesh of the job, if it has several.
+    empty for this machine. `hosts`: the mesh of the job, if it has several. `restart`: start a rank
+    that dies again.
     """
 
     name: str
@@ -28,6 +29,7 @@ class SpawnRequest:
     keep: bool = False
     job: str = ""
     hosts: str = ""
+    restart: bool = False
 
     @property
     def ranks(self) -> int:

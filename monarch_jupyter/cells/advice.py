@@ -9,10 +9,16 @@ from collections.abc import Mapping, Sequence
 
 from monarch import observe
 from monarch.actor import ActorMesh, ProcMesh, RankFailure
+from monarch_jupyter.actions.restart import can_restart, restarts_ranks
 from monarch_jupyter.meshes.survivors import surviving_slice
 
 # Kinds of failures after which the failed actor or process cannot be called any more.
 _ENDED = ("proc died", "actor died", "nobody waited", "not handled", "constructor")
+
+RESTARTS = (
+    '`%monarch spawn --restart` (in code, restart="on-failure") makes a mesh that starts such '
+    "ranks again, with their actors."
+)
 
 
 def has_ended(failure: RankFailure) -> bool:
@@ -47,6 +53,12 @@ def advice(failures: Sequence[RankFailure], namespace: Mapping[str, object]) -> 
     left = surviving_slice(procs.sizes, [dims.point_of_rank(failure.rank) for failure in ended])
     name = _variable(procs, namespace) or procs.name
     instead = "" if left is None else f" Go on with {name}.slice({slice_text(*left)}), or"
+    if can_restart(procs):
+        by_itself = "" if restarts_ranks(procs) else f" {RESTARTS}"
+        return (
+            f"calls that include {place} raise from now on.{by_itself}{instead or ' To'} start "
+            f"{name} again, without its actors:\n%monarch restart {name}"
+        )
     return (
         f"calls that include {place} raise from now on.{instead or ' To'} end {name} and spawn it "
         f"again:\n%monarch stop {name}"

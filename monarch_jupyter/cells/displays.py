@@ -18,10 +18,9 @@ from typing import Any, cast
 
 from monarch import observe
 from monarch.actor import ActorMesh, Channel, Future, Port, PortReceiver, ProcMesh, SupervisionError
-from monarch.observe import OutputLine
+from monarch.observe import Fold, OutputFolder, OutputLine
 from monarch_jupyter.cells import output
 from monarch_jupyter.cells.output import ranks_of
-from monarch_jupyter.lines.folding import Fold, OutputFolder
 from monarch_jupyter.ranks.display import Bundle, Redirected, Route
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html

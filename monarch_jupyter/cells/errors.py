@@ -20,6 +20,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from monarch import observe
 from monarch.actor import ActorError, MeshStoppedError, RankFailure, SupervisionError
 from monarch_jupyter.cells.advice import advice, has_ended
+from monarch_jupyter.cells.magic_hints import with_magics
 from monarch_jupyter.cells.none_hints import with_hint
 from monarch_jupyter.cells.tracebacks import (
     MACHINERY,
@@ -28,9 +29,11 @@ from monarch_jupyter.cells.tracebacks import (
     shortened,
     with_short_causes,
     without_cause,
+    without_extension,
     without_refusal,
     without_runtime,
 )
+from monarch_jupyter.errors import CommandError
 from monarch_jupyter.rendering.failures import (
     cell_selection,
     died_in_cell,
@@ -93,6 +96,8 @@ class CellErrors:
             # Show where the cell was, not where it waited in the runtime.
             trace = without_runtime(trace)
             return self._show(shell, kind, error, trace, trace, tb_offset)
+        if isinstance(error, CommandError):
+            return self._show(shell, kind, error, without_extension(trace), trace, tb_offset)
         if isinstance(error, SyntaxError) and rank_cell_mesh(error.filename or ""):
             # As of any cell: the place, and no frames, since none of its lines has run.
             _remember(kind, error, trace)
@@ -132,7 +137,10 @@ class CellErrors:
         """Show the error with this traceback; `%tb` and `%debug` get `whole`."""
         _remember(kind, error, whole)
         short = shortened(trace)
-        lines = shell.InteractiveTB.structured_traceback(kind, error, short, tb_offset=tb_offset)
+        with with_magics(error):
+            lines = shell.InteractiveTB.structured_traceback(
+                kind, error, short, tb_offset=tb_offset
+            )
         if short is not trace:
             lines = [*lines, "\n(the middle of a recursion is left out; %tb has every frame)"]
         shell._showtraceback(kind, error, lines)
@@ -199,7 +207,7 @@ def error_lines(
         title = "" if blocks else f"{type(error).__name__}: "
         blocks.append("\n".join([f"{_BOLD}{title}{head}{_PLAIN}", *rest, ""]))
     if not blocks:
-        blocks.append(f"{_BOLD}{type(error).__name__}: {error}{_PLAIN}")
+        blocks.append(f"{_BOLD}{type(error).__name__}: {_told(error, cell_names)}{_PLAIN}")
     remedy = _remedy(error, names)
     if remedy:
         blocks.append(f"{remedy}\n")
@@ -209,6 +217,13 @@ def error_lines(
         lines = [line for place in caller for line in place_lines(place, cell_names)]
         blocks.append("\n".join(["called from", *(f"  {line}" for line in lines)]))
     return blocks
+
+
+def _told(error: ActorError | SupervisionError, cell_names: CellNames) -> str:
+    """The text of an error, with the name of the cell in place of its file, if it names one."""
+    text, filename = str(error), getattr(error, "filename", "")
+    cell = cell_names(filename) if filename else None
+    return text if cell is None else text.replace(filename, cell)
 
 
 def _remedy(error: ActorError | SupervisionError, names: Mapping[str, object]) -> str:

@@ -21,9 +21,8 @@ from types import FrameType
 from typing import Any
 
 from monarch import observe
-from monarch.observe import OpenCall
+from monarch.observe import OpenCall, name_ranks
 from monarch_jupyter.cells.interrupt_policy import InterruptLevel, InterruptPolicy
-from monarch_jupyter.meshes.rank_names import name_ranks
 from monarch_jupyter.rendering.units import count
 
 SETTLE = 0.3

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from monarch import observe
-from monarch.observe import OutputLine
-from monarch_jupyter.lines.folding import Fold, OutputFolder
+from monarch.observe import Fold, OutputFolder, OutputLine
 from monarch_jupyter.lines.log_store import LogStore
 from monarch_jupyter.lines.rewritten import UnfinishedLines
 from monarch_jupyter.rendering.lines import fold_tag, reset_colours
@@ -62,6 +61,7 @@ class Notice:
 
     text: str
     origin: int
+    stream: str = "stderr"
 
 
 @dataclass(frozen=True)
@@ -123,11 +123,18 @@ class OutputRouter:
         self._unsubscribe = observe.on_output(self._arrived.put, self._arrived.put)
 
     def say(self, text: str, origin: int | None = None) -> None:
-        """Write a notice on stderr, after the queued lines of ranks. Any thread.
+        """Write a notice about a failure on stderr, after the queued lines of ranks. Any thread.
 
         `origin`: the cell; None: the one that runs.
         """
         self._arrived.put(Notice(text, self._origin_now() if origin is None else origin))
+
+    def advise(self, text: str) -> None:
+        """Write a notice that is no failure into the cell that runs, like `say`.
+
+        It goes to stdout, since front ends show stderr in red.
+        """
+        self._arrived.put(Notice(text, self._origin_now(), "stdout"))
 
     def flush(self) -> None:
         """Return when the cell shows all lines that ranks wrote before the answers received so far.
@@ -182,7 +189,7 @@ class OutputRouter:
             if item is None:
                 return
             if isinstance(item, Notice):
-                self._target.write("stderr", f"{item.text}\n", item.origin)
+                self._target.write(item.stream, f"{item.text}\n", item.origin)
             elif isinstance(item, CellEnded):
                 self._ended.add(item.origin)
                 self._unfold_ended()

@@ -1,4 +1,4 @@
-"""Progress bars for the slow work of a cell: calls, spawning, pulls.
+"""Progress bars for the slow work of a cell: calls, spawning, pulls, waits for hosts of jobs.
 
 Runs in: the kernel. `begin` and `end` on the main thread; a thread of this module polls and shows.
 Owns: that thread, from `start` until `close`, and the view of the cell that runs.
@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from monarch import observe
+from monarch.job import open_waits
 from monarch_jupyter.protocol.bars import Bar, bars_html, bars_of, bars_text, keys_of
 
 EVERY = 0.5
@@ -137,9 +138,10 @@ class _CellProgress:
         pulls = observe.open_pulls()
         # A map of an earlier cell counts if this cell takes its results.
         maps = [one for one in observe.open_maps() if one.number > self._since or one.awaited]
-        keys = keys_of(calls, starting, pulls, maps)
+        waits = open_waits()
+        keys = keys_of(calls, starting, pulls, maps, waits)
         self._began = {key: self._began.get(key, now) for key in keys}
-        bars = bars_of(calls, starting, self._began, now, pulls, maps)
+        bars = bars_of(calls, starting, self._began, now, pulls, maps, waits)
         if not bars:
             self.end()
             return

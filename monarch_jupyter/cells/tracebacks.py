@@ -26,8 +26,8 @@ def _folder(package: Any) -> str:
     return os.path.dirname(os.path.abspath(package.__file__)) + os.sep
 
 
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # monarch_jupyter
-MACHINERY = (_folder(IPython), _folder(ipykernel), _OWN)
+EXTENSION = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # monarch_jupyter
+MACHINERY = (_folder(IPython), _folder(ipykernel), EXTENSION)
 RUNTIME = _folder(monarch)
 PICKLED = (RUNTIME, _folder(cloudpickle))
 
@@ -69,6 +69,16 @@ def shortened(trace: TracebackType | None) -> TracebackType | None:
         return trace
     half = MOST_LINKS // 2
     return _traceback_of([*whole[:half], *whole[-half:]])
+
+
+def without_extension(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback up to the user's call of this package; whole if nothing comes before it."""
+    user: list[TracebackType] = []
+    for link in _links(trace):
+        if _file(link).startswith(EXTENSION):
+            break
+        user.append(link)
+    return _traceback_of(user) or trace
 
 
 def is_of_runtime(trace: TracebackType | None) -> bool:

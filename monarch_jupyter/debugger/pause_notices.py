@@ -16,8 +16,7 @@ from typing import Protocol
 
 from monarch import observe
 from monarch.debug import IN_EDITOR, Console, DebugError, WaitingRank
-from monarch.observe import CodePlace, RankPaused
-from monarch_jupyter.meshes.rank_names import name_point, name_ranks
+from monarch.observe import CodePlace, RankPaused, name_point, name_ranks
 from monarch_jupyter.rendering.cell_names import place_text, with_cell_names
 from monarch_jupyter.rendering.units import count
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from monarch_jupyter.lines.folding import Fold, OutputFolder
+from monarch.observe import Fold, OutputFolder
 from monarch_jupyter.rendering.lines import reset_colours
 
 if TYPE_CHECKING:

@@ -41,6 +41,17 @@ class Arguments:
         return self.options.get(option, ())
 
 
+def whole_number(option: str, value: str, least: int = 1) -> int:
+    """The value of an option that takes a whole number.
+
+    Raises:
+        CommandError: the value is none, or less than `least`.
+    """
+    if not value.isdecimal() or int(value) < least:
+        raise CommandError(f"{option} {value}: give a whole number from {least} up")
+    return int(value)
+
+
 def split_words(line: str) -> list[str]:
     """The words of a magic's line. Quotes group words, and a trailing comment is dropped.
 

@@ -11,7 +11,7 @@ from monarch import observe
 from monarch.actor import ValueMesh
 from monarch_jupyter.errors import CommandError, did_you_mean
 from monarch_jupyter.lines.log_store import shared_store
-from monarch_jupyter.magics.arguments import Option
+from monarch_jupyter.magics.arguments import Option, whole_number
 from monarch_jupyter.magics.command import Command, Invocation
 from monarch_jupyter.meshes.selection import MeshSelection, parse_selection
 from monarch_jupyter.rendering.lines import LogPage, page_text
@@ -94,9 +94,9 @@ def _run(invocation: Invocation) -> LogView | None:
         return log_view(selection.name)
     ranks = _ranks(selection)
     for value in arguments.values("--rank"):
-        ranks = {_number("--rank", value, least=0)} | (ranks or set())
-    tail = [_number("--tail", value) for value in arguments.values("--tail")]
-    page = [_number("--page", value) for value in arguments.values("--page")]
+        ranks = {whole_number("--rank", value, least=0)} | (ranks or set())
+    tail = [whole_number("--tail", value) for value in arguments.values("--tail")]
+    page = [whole_number("--page", value) for value in arguments.values("--page")]
     grep = arguments.values("--grep")
     found = logs(
         selection.name,
@@ -127,12 +127,6 @@ def _ranks(selection: MeshSelection) -> set[int] | None:
     raise CommandError(
         f"{selection.name} has ended, so its dims are not known; name ranks with --rank"
     )
-
-
-def _number(option: str, value: str, least: int = 1) -> int:
-    if not value.isdecimal() or int(value) < least:
-        raise CommandError(f"{option} {value}: give a whole number from {least} up")
-    return int(value)
 
 
 def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> list[str]:

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from monarch import session
-from monarch.observe import MeshSnapshot
+from monarch.observe import MeshSnapshot, name_point
 from monarch.session import SessionSnapshot
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.command import Command, Invocation
-from monarch_jupyter.meshes.rank_names import name_point
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.meshes import doing
 from monarch_jupyter.rendering.units import ICONS, TONES, columns, duration
@@ -53,7 +52,8 @@ def ps() -> ProcessListing:
 
 def _headline(one: SessionSnapshot) -> str:
     info = one.info
-    lease = f"kept as {info.kept_as}" if info.kept_as else "ends with its client"
+    name = f"{info.kept_as} ({info.session})" if info.kept_as else info.session
+    lease = "kept" if info.kept_as else "ends with its client"
     holder = "no client is attached"
     if info.serves:
         lease, holder = "open to any client", f"worker at {info.serves}"
@@ -63,7 +63,7 @@ def _headline(one: SessionSnapshot) -> str:
         holder = f"of process {info.client_pid}"
         if info.program:
             holder += f" ({os.path.basename(info.program.split()[0])})"
-    said = f"session {info.session}: {info.state}, {lease}, {holder}, {duration(info.age_s)} old"
+    said = f"session {name}: {info.state}, {lease}, {holder}, {duration(info.age_s)} old"
     if info.kept_as and info.state == "detached":
         said += f"; `%monarch attach {info.kept_as}` attaches to it"
     if info.hosts:

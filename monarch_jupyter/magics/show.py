@@ -1,4 +1,4 @@
-"""`%monarch show`: the mesh explorer, and the grid of values that a variable holds."""
+"""`%monarch show`: the mesh explorer, and the values or the tensor that a variable holds."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, cast
 from monarch.actor import ProcMesh, ValueMesh
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.command import Command, Invocation
+from monarch_jupyter.magics.show_tensor import is_tensor, show_tensor
 from monarch_jupyter.magics.value_grid import followed_variables, value_grid
 from monarch_jupyter.meshes.registry import find_mesh, mesh_names
 from monarch_jupyter.page.shared import shared_publisher, shared_request_handler
 
 if TYPE_CHECKING:
+    from monarch_jupyter.rendering.shards import ShardsView
     from monarch_jupyter.widgets.explorer import Explorer
     from monarch_jupyter.widgets.value_grid import ValueGrid
 
@@ -30,7 +32,7 @@ def show(mesh: ProcMesh | str | None = None) -> Explorer:
     return Explorer(shared_publisher(), shared_request_handler(), only=found.uid if found else "")
 
 
-def _run(invocation: Invocation) -> Explorer | ValueGrid:
+def _run(invocation: Invocation) -> Explorer | ValueGrid | ShardsView:
     names = invocation.arguments.positionals
     if len(names) > 1:
         raise CommandError("show takes one mesh or one variable, or none for all meshes")
@@ -42,6 +44,8 @@ def _run(invocation: Invocation) -> Explorer | ValueGrid:
         grid = value_grid(cast("ValueMesh[object]", values), name)
         followed_variables.add(grid, name, invocation.namespace)
         return grid
+    if is_tensor(values):
+        return show_tensor(values)
     return show(find_mesh(name, invocation.namespace))
 
 
@@ -51,7 +55,7 @@ def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> l
     values = [
         name
         for name, value in namespace.items()
-        if isinstance(value, ValueMesh) and not name.startswith("_")
+        if (isinstance(value, ValueMesh) or is_tensor(value)) and not name.startswith("_")
     ]
     return [*mesh_names(), *values]
 
@@ -59,7 +63,7 @@ def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> l
 COMMAND = Command(
     name="show",
     usage="show [NAME]",
-    summary="a live view of the ranks of one mesh, or of all, or of the values in a variable",
+    summary="a live view of the ranks of one mesh, or of all, or of values; a tensor's shards",
     run=_run,
     examples=("%monarch show workers", "%monarch show losses"),
     complete=_complete,

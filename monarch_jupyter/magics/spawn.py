@@ -28,7 +28,10 @@ def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> l
 
 COMMAND = Command(
     name="spawn",
-    usage="spawn NAME [dim=N ...] [--preload MODULE] [--env KEY=VALUE] [--keep] [--job JOB]",
+    usage=(
+        "spawn NAME [dim=N ...] [--preload MODULE] [--env KEY=VALUE] [--keep] [--restart] "
+        "[--job JOB]"
+    ),
     summary="start a mesh of processes here or on a job, bind it to NAME and show it",
     run=_run,
     options=(
@@ -37,6 +40,7 @@ COMMAND = Command(
         ),
         Option("--env", "set this environment variable in every process", "KEY=VALUE", True),
         Option("--keep", "let it outlive this kernel; `%monarch attach NAME` attaches to it again"),
+        Option("--restart", "start a rank that dies again, with its actors"),
         Option(
             "--job",
             "spawn on the hosts of this job: its name, or the path of its record",

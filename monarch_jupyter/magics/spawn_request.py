@@ -17,7 +17,7 @@ from monarch_jupyter.magics.arguments import Arguments
 
 
 def parse_spawn(arguments: Arguments) -> SpawnRequest:
-    """The request in `NAME [dim=N ...] [--preload MODULE] [--env KEY=VALUE] [--keep] [--job JOB]`.
+    """The request in `NAME [dim=N ...] [--preload MODULE] [--env KEY=VALUE] ...`.
 
     Raises:
         CommandError: no name, a bad one, a dim that is no dim, fewer ranks than one, a bad option.
@@ -36,6 +36,7 @@ def parse_spawn(arguments: Arguments) -> SpawnRequest:
         keep=keep,
         job=job,
         hosts=hosts,
+        restart=arguments.has("--restart"),
     )
 
 

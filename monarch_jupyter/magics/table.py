@@ -8,10 +8,13 @@ from monarch_jupyter.errors import CommandError, did_you_mean
 from monarch_jupyter.magics import (
     attach,
     autoreload,
+    dashboard,
     debug,
     detach,
     doctor,
     error,
+    explain,
+    flame,
     kill,
     logs,
     ls,
@@ -19,6 +22,7 @@ from monarch_jupyter.magics import (
     on,
     ps,
     reap,
+    restart,
     show,
     spawn,
     sql,
@@ -42,10 +46,12 @@ COMMANDS: dict[str, Command] = {
         show.COMMAND,
         static.COMMAND,
         stacks.COMMAND,
+        flame.COMMAND,
         sql.COMMAND,
         debug.COMMAND,
         torchrun.COMMAND,
         stop.COMMAND,
+        restart.COMMAND,
         kill.COMMAND,
         logs.COMMAND,
         update.COMMAND,
@@ -55,9 +61,15 @@ COMMANDS: dict[str, Command] = {
         detach.COMMAND,
         reap.COMMAND,
         error.COMMAND,
+        explain.COMMAND,
+        dashboard.COMMAND,
         doctor.COMMAND,
     )
 }
+
+
+ALIASES = {"query": "sql"}
+"""Names of the terminal's commands, and those that these have here."""
 
 
 def run_line(
@@ -79,6 +91,7 @@ def run_line(
         say(overview())
         return None
     name, *rest = words
+    name = ALIASES.get(name, name)
     command = COMMANDS.get(name)
     if command is None:
         near = did_you_mean(name, COMMANDS)

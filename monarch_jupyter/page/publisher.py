@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from monarch_jupyter.page.usage import UsageRecorder
 from monarch_jupyter.protocol.messages import Debugged, MeshTable, StreamMessage
 
 if TYPE_CHECKING:
@@ -63,14 +64,20 @@ class MeshStream:
     """All meshes of this kernel."""
 
     def __init__(
-        self, read_meshes: Callable[[], Sequence[MeshSnapshot]], debugged: Callable[[], Debugged]
+        self,
+        read_meshes: Callable[[], Sequence[MeshSnapshot]],
+        debugged: Callable[[], Debugged],
+        usage: UsageRecorder,
     ) -> None:
         self._read_meshes = read_meshes
         self._debugged = debugged
+        self._usage = usage
         self._table = MeshTable()
 
     def delta(self) -> StreamMessage | None:
-        return self._table.update(self._read_meshes(), self._debugged())
+        meshes = self._read_meshes()
+        self._usage.take(meshes)
+        return self._table.update(meshes, self._debugged())
 
     def snapshot(self) -> StreamMessage:
         return self._table.snapshot()
@@ -84,8 +91,10 @@ class Publisher:
         read_meshes: Callable[[], Sequence[MeshSnapshot]],
         clock: Callable[[], float] = time.monotonic,
         debugged: Callable[[], Debugged] = dict,
+        usage: UsageRecorder | None = None,
     ) -> None:
-        self._meshes = MeshStream(read_meshes, debugged)
+        """`usage` takes the figures of each poll."""
+        self._meshes = MeshStream(read_meshes, debugged, usage or UsageRecorder(clock))
         self._clock = clock
         self._pace = Pace()
         # Guarded by _wanted: all and only the sinks connected, each with its stream; those of them

@@ -12,23 +12,27 @@ from __future__ import annotations
 import logging
 import re
 import threading
+import time
 from collections.abc import Callable, MutableMapping
 
 from monarch import observe, session
 from monarch.actor import ProcMesh
 from monarch.debug import DebugError
+from monarch.observe import name_point, name_ranks
 from monarch_jupyter.actions.attach import attach, bind
+from monarch_jupyter.actions.restart import restart
 from monarch_jupyter.actions.spawn import check_free, spawn
 from monarch_jupyter.actions.stacks import stacks
 from monarch_jupyter.debugger.consoles import Consoles, resume
 from monarch_jupyter.errors import CommandError, one_line
 from monarch_jupyter.lines.log_store import shared_store
-from monarch_jupyter.meshes.rank_names import name_point, name_ranks
+from monarch_jupyter.page.usage import USAGE
 from monarch_jupyter.protocol import requests
 from monarch_jupyter.protocol.actors import ActorsMessage, actors_message
 from monarch_jupyter.protocol.lines import PAGE, LinesMessage, lines_message
 from monarch_jupyter.protocol.requests import Request, parse_request
 from monarch_jupyter.protocol.sessions import session_message
+from monarch_jupyter.protocol.timelines import timeline_message
 from monarch_jupyter.rendering.lines import LogPage
 from monarch_jupyter.rendering.units import count
 
@@ -94,6 +98,12 @@ class RequestHandler:
                 return stack_text(_mesh(mesh), ranks)
             case requests.InspectActors(mesh, rank):
                 return inspect_actors(_mesh(mesh), rank)
+            case requests.ReadUsage(mesh, after):
+                return USAGE.message(mesh, after)
+            case requests.ReadTimeline(mesh, after_s):
+                return timeline_message(observe.timeline(_mesh(mesh), after_s), time.time())
+            case requests.Restart(mesh):
+                return restart(_mesh(mesh), self._namespace)
             case requests.DebugInLab(mesh, ranks):
                 return debug_rank_in_lab(_mesh(mesh), ranks)
             case requests.Lines():

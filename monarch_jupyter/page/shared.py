@@ -9,6 +9,7 @@ from collections.abc import MutableMapping
 from monarch import observe
 from monarch_jupyter.page.publisher import Publisher
 from monarch_jupyter.page.request_handler import RequestHandler
+from monarch_jupyter.page.usage import USAGE
 from monarch_jupyter.protocol.messages import Debugged
 
 _lock = threading.Lock()
@@ -21,7 +22,7 @@ def shared_publisher() -> Publisher:
     global _publisher
     with _lock:
         if _publisher is None:
-            _publisher = Publisher(observe.snapshot, debugged=_debugged)
+            _publisher = Publisher(observe.snapshot, debugged=_debugged, usage=USAGE)
         return _publisher
 
 

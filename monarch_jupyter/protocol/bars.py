@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from monarch.observe import OpenCall, OpenMap, OpenPull, StartingMesh
-from monarch_jupyter.meshes.rank_names import name_ranks
+from monarch.job import OpenWait
+from monarch.observe import OpenCall, OpenMap, OpenPull, StartingMesh, name_ranks
 from monarch_jupyter.protocol.messages import BarMessage, BarsDeltaMessage, BarsMessage
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html
@@ -53,9 +53,11 @@ def keys_of(
     starting: Sequence[StartingMesh],
     pulls: Sequence[OpenPull] = (),
     maps: Sequence[OpenMap] = (),
+    waits: Sequence[OpenWait] = (),
 ) -> list[str]:
     """The keys of pieces of work."""
     return [
+        *(f"job {one.number}" for one in waits),
         *(f"mesh {one.uid}" for one in starting),
         *(f"pull {one.number}" for one in pulls),
         *(f"map {one.number}" for one in maps),
@@ -70,12 +72,18 @@ def bars_of(
     now: float,
     pulls: Sequence[OpenPull] = (),
     maps: Sequence[OpenMap] = (),
+    waits: Sequence[OpenWait] = (),
 ) -> list[Bar]:
     """The bars of work that is under way for long; `began` is when each was first seen.
 
     A pull that still waits for a version has no bar, since it has not started.
     """
     bars = [
+        Bar(key, one.text, 0, one.hosts, ("host", "hosts"), "", since)
+        for one in waits
+        if (since := began.get(key := f"job {one.number}", now)) <= now - AFTER
+    ]
+    bars += [
         Bar(key, f"spawning {one.name}", one.ready, one.procs, ("process", "processes"), "", since)
         for one in starting
         if (since := began.get(key := f"mesh {one.uid}", now)) <= now - AFTER

@@ -5,13 +5,10 @@ No I/O. Invariant: every line of a page is in exactly one fold, those of one ran
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import TypedDict
 
-from monarch.observe import OutputLine
-from monarch_jupyter.lines.folding import OutputFolder
-from monarch_jupyter.meshes.rank_names import name_point, name_ranks
+from monarch.observe import OutputLine, name_point, name_ranks, timed_folds
 from monarch_jupyter.rendering.lines import LogLine, LogPage
 
 PAGE = 500
@@ -62,23 +59,16 @@ def lines_message(page: LogPage) -> LinesMessage:
 def fold_lines(lines: Sequence[LogLine]) -> list[FoldMessage]:
     """The lines folded; the mesh is named where there are several."""
     several = len({line.mesh_uid for line in lines}) > 1
-    folder = OutputFolder()
-    times: dict[tuple[str, str], deque[float]] = {}
-    for line in lines:
-        times.setdefault((line.mesh_uid, name_point(line.point)), deque()).append(line.at)
-        folder.add(
-            [OutputLine(line.mesh, line.mesh_uid, line.rank, line.point, line.stream, line.text)]
-        )
+    written = [
+        (OutputLine(one.mesh, one.mesh_uid, one.rank, one.point, one.stream, one.text), one.at)
+        for one in lines
+    ]
     messages: list[FoldMessage] = []
-    for fold in folder.take_all():
+    for fold, times in timed_folds(written):
         mesh = fold.mesh if several else ""
-        # The folder keeps the order of each rank's lines, so their times stay in order too.
         each = [
-            LineMessage(
-                where=f"{mesh} {name_point(point)}".strip(),
-                at=times[fold.mesh_uid, name_point(point)].popleft(),
-            )
-            for point in fold.points
+            LineMessage(where=f"{mesh} {name_point(point)}".strip(), at=at)
+            for point, at in zip(fold.points, times, strict=True)
         ]
         points = f"{mesh} {name_ranks(fold.points)}".strip()
         messages.append(FoldMessage(points=points, stream=fold.stream, text=fold.text, each=each))

@@ -5,6 +5,7 @@ The page's side is `widgets/js/protocol.js`, type `Request`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar, cast
@@ -37,6 +38,29 @@ class InspectActors:
 
     mesh: str
     rank: int
+
+
+@dataclass(frozen=True)
+class ReadUsage:
+    """The samples of what each rank of a mesh uses that are newer than the one numbered `after`."""
+
+    mesh: str
+    after: int
+
+
+@dataclass(frozen=True)
+class ReadTimeline:
+    """The calls of a mesh that ended after that time, in seconds since 1970."""
+
+    mesh: str
+    after_s: float
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Spawn a mesh with failed ranks again, under its name."""
+
+    mesh: str
 
 
 @dataclass(frozen=True)
@@ -129,8 +153,9 @@ class CloseConsole:
 
 
 Request = (
-    End | ShowStacks | InspectActors | DebugInLab | Lines | Spawn | Attach | ListSessions
-    | OpenConsole | Resume | SendCommand | Complete | Standing | CloseConsole
+    End | Restart | ShowStacks | InspectActors | ReadUsage | ReadTimeline | DebugInLab | Lines
+    | Spawn | Attach | ListSessions | OpenConsole | Resume | SendCommand | Complete | Standing
+    | CloseConsole
 )  # fmt: skip
 
 
@@ -172,6 +197,12 @@ def _integer(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+def _seconds(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if 0 <= value < math.inf else None  # NaN is neither
+
+
 def _ranks(value: object) -> tuple[int, ...] | None:
     if not isinstance(value, list):
         return None
@@ -209,6 +240,9 @@ _PARSERS: Mapping[str, Callable[[Mapping[str, object]], Request]] = {
     "kill": lambda f: End(_mesh(f), _read_optional(f, "ranks", _ranks), kill=True),
     "stacks": lambda f: ShowStacks(_mesh(f), _read(f, "ranks", _ranks)),
     "actors": lambda f: InspectActors(_mesh(f), _read(f, "ranks", _one_rank)),
+    "usage": lambda f: ReadUsage(_mesh(f), _read(f, "after", _integer)),
+    "timeline": lambda f: ReadTimeline(_mesh(f), _read(f, "after_s", _seconds)),
+    "restart": lambda f: Restart(_mesh(f)),
     "debug_in_lab": lambda f: DebugInLab(_mesh(f), _read_optional(f, "ranks", _ranks)),
     "lines": lambda f: Lines(
         mesh=_read_optional(f, "mesh", _text),

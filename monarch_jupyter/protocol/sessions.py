@@ -8,7 +8,10 @@ from monarch.session import SessionInfo
 
 
 class SessionMessage(TypedDict):
-    """One session, see `SessionInfo`; `age_s` in seconds."""
+    """One session, see `SessionInfo`; `age_s` in seconds.
+
+    `notebook`: the path of the notebook whose kernel is its client, where the server knows it.
+    """
 
     session: str
     state: str
@@ -19,9 +22,10 @@ class SessionMessage(TypedDict):
     program: str | None
     meshes: list[str]
     left: str | None
+    notebook: str | None
 
 
-def session_message(one: SessionInfo) -> SessionMessage:
+def session_message(one: SessionInfo, notebook: str | None = None) -> SessionMessage:
     """A session as a message."""
     return SessionMessage(
         session=one.session,
@@ -33,4 +37,5 @@ def session_message(one: SessionInfo) -> SessionMessage:
         program=one.program,
         meshes=[*one.meshes],
         left=one.left,
+        notebook=notebook,
     )

@@ -16,8 +16,8 @@ from typing import Any, cast
 
 from monarch import observe
 from monarch.actor import Actor, ActorError, ActorMesh, Future, ProcMesh, SupervisionError
+from monarch.observe import name_ranks
 from monarch_jupyter.errors import one_line
-from monarch_jupyter.meshes.rank_names import name_ranks
 from monarch_jupyter.ranks.module_reload import ModuleReloader, Reload, Stamp, source_file
 from monarch_jupyter.ranks.reloader import RankReloader
 

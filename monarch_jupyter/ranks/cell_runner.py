@@ -12,19 +12,15 @@ import ast
 import asyncio
 import inspect
 import linecache
-import pickle
 import sys
 import types
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import cast
 
-import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
-
 from monarch.actor import Actor, Extent, context, endpoint
+from monarch.buffers import why_not_sent
 from monarch_jupyter.ranks import display
 from monarch_jupyter.ranks.display import is_figure, take_open_figures
-
-_dumps = cast("Callable[..., bytes]", cloudpickle.dumps)  # pyright: ignore[reportUnknownMemberType]
 
 # Values of these types always travel; asking pickle about each would cost more than the call.
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -73,15 +69,22 @@ class Cell(Actor):
         display.install()
 
     @endpoint
-    def run(self, source: str, filename: str) -> object:
+    def run(self, source: str, filename: str, shown: str | None = None) -> object:
         """Run `source`; return the value of its last line, if that is an expression without a `;`.
 
+        `shown`: the cell as the user wrote it, with the same lines, if it has IPython's syntax.
         Tracebacks call the source by `filename`. Raises the errors of the cell; a request to exit
         the interpreter is a RuntimeError, because the rank serves other cells too.
         """
         __tracebackhide__ = True
         # With no modification time linecache keeps an entry, though there is no such file.
-        linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+        text = source if shown is None else shown
+        linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+        if "get_ipython" in source and "get_ipython" not in self._namespace:
+            from monarch_jupyter.ranks.shell import RankShell  # few cells need it
+
+            shell = RankShell(self._namespace)
+            self._namespace["get_ipython"] = lambda: shell
         body, last = split_cell(source, filename)
         try:
             self._execute(body)
@@ -145,16 +148,8 @@ def _travelling(value: object) -> object:
     """The value, or a `StaysOnRank` if the value cannot be pickled."""
     if isinstance(value, _PLAIN):
         return value
-    try:
-        # Large buffers go to the callback, so that this check does not copy them.
-        _dumps(value, protocol=5, buffer_callback=_leave_unread)
-    except Exception as error:
-        return StaysOnRank(_safe_repr(value), " ".join(str(error).split()))
-    return value
-
-
-def _leave_unread(buffer: pickle.PickleBuffer) -> None:
-    """Accept any buffer."""
+    why = why_not_sent(value)
+    return value if why is None else StaysOnRank(_safe_repr(value), why)
 
 
 def _safe_repr(value: object) -> str:

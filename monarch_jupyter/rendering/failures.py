@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from monarch.actor import Frame, RankFailure
-from monarch.observe import failures_by_place, fold_failures, other_failures_text
-from monarch_jupyter.meshes.rank_names import name_ranks
+from monarch.observe import failures_by_place, fold_failures, name_ranks, other_failures_text
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html
 from monarch_jupyter.rendering.source_lines import (

@@ -21,16 +21,26 @@ from monarch.actor import (
     ValueMesh,
 )
 from monarch.debug import WaitingRanks
-from monarch.observe import MeshSnapshot, MeshStacks, Metrics, QueryResult, Stacks
+from monarch.observe import (
+    FlameGraph,
+    MeshSnapshot,
+    MeshStacks,
+    Metrics,
+    Profile,
+    QueryResult,
+    Stacks,
+    name_ranks,
+)
 from monarch.session import AttachedSession
-from monarch_jupyter.meshes.rank_names import name_ranks
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.breakpoints import waiting_html, waiting_text
 from monarch_jupyter.rendering.failures import failures_html, failures_text
+from monarch_jupyter.rendering.flame import flame_html, flame_text
 from monarch_jupyter.rendering.futures import future_html, future_text
 from monarch_jupyter.rendering.html import Html
 from monarch_jupyter.rendering.meshes import mesh_html, mesh_text
 from monarch_jupyter.rendering.metrics import endpoints_html, endpoints_text
+from monarch_jupyter.rendering.profile import profile_html, profile_text
 from monarch_jupyter.rendering.query import query_html, query_text
 from monarch_jupyter.rendering.records import (
     error_html,
@@ -82,6 +92,11 @@ class Formatters:
             lambda found: stacks_html(Stacks((found,)), self._cell_names),
         )
         self._register(
+            FlameGraph,
+            lambda found: flame_text(found, self._cell_names),
+            lambda found: flame_html(found, self._cell_names),
+        )
+        self._register(
             Future,
             lambda future: future_text(future, self._cell_names),
             lambda future: future_html(future, self._cell_names),
@@ -89,6 +104,7 @@ class Formatters:
         self._register(MeshSnapshot, mesh_text, mesh_html)
         self._register(Metrics, _metrics_text, _metrics_html)
         self._register(QueryResult, query_text, query_html)
+        self._register(Profile, profile_text, profile_html)
         self._register(AttachedSession, attached_text, attached_html)
         self._register(
             WaitingRanks,
@@ -159,7 +175,8 @@ class Formatters:
 
 PICTURED = (
     ProcMesh, ActorMesh, HostMesh, ValueMesh, Future, MeshSnapshot, Metrics, QueryResult, Stacks,
-    MeshStacks, AttachedSession, MeshFailure, RankFailure, ActorError, SupervisionError,
+    FlameGraph, Profile, MeshStacks, AttachedSession, MeshFailure, RankFailure, ActorError,
+    SupervisionError,
 )  # fmt: skip
 """Classes that have their own representation."""
 

@@ -6,8 +6,7 @@ from typing import Any, cast
 
 from monarch import observe
 from monarch.actor import ActorError, Future, SupervisionError, ValueMesh
-from monarch.observe import OpenCall
-from monarch_jupyter.meshes.rank_names import name_ranks
+from monarch.observe import OpenCall, name_ranks
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.failures import failures_html, failures_text
 from monarch_jupyter.rendering.html import Html

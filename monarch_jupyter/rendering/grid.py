@@ -1,7 +1,8 @@
 """The layout of ranks with named dims: rows and columns. No I/O.
 
 The last dim runs across, every other one down. A mesh of a single dim is broken into rows of
-`WRAP`, a large one of `DENSE_WRAP`. The explorer lays out its grid by the same rule.
+`WRAP`, a large one of `DENSE_WRAP`, a huge one of `DENSEST_WRAP`. The explorer lays out its grid by
+the same rule.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from monarch_jupyter.meshes.rank_names import name_indices
+from monarch.observe import name_indices
 
 WRAP = 16
 DENSE_WRAP = 32
+DENSEST_WRAP = 64
 LARGE = 256
+LARGEST = 1024
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ def grid_of(sizes: Mapping[str, int], indices: Mapping[str, Sequence[int]] | Non
         return Grid((), (GridRow("", range(1)),))
     across, width = dims[-1], sizes[dims[-1]]
     if len(dims) == 1:
-        wrap = DENSE_WRAP if width > LARGE else WRAP
+        wrap = DENSEST_WRAP if width > LARGEST else DENSE_WRAP if width > LARGE else WRAP
         if width <= wrap:
             columns = tuple(f"{across}={i}" for i in shown[across])
             return Grid(columns, (GridRow("", range(width)),))

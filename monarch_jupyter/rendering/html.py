@@ -35,6 +35,9 @@ _ONE_LINE = 24
 """Characters of a table cell that are never broken into lines."""
 
 
+_TILE = "border: none; padding: 0 0.2em; font-size: 12px; line-height: 1.15"
+
+
 def text(value: object) -> Html:
     """Any value as text, escaped."""
     return value if isinstance(value, Html) else Html(html.escape(str(value)))
@@ -88,7 +91,8 @@ def card(*content: object) -> Html:
 def table(head: Iterable[object], rows: Iterable[Iterable[object]], **attributes: str) -> Html:
     """A table with column heads; elements from `cell` or `header` are used unchanged."""
     names = list(head)
-    top = element("thead", element("tr", *[header(name, "col") for name in names])) if names else ""
+    heads = [name if is_cell(name) else header(name, "col") for name in names]
+    top = element("thead", element("tr", *heads)) if names else ""
     body = element(
         "tbody",
         *[element("tr", *[part if is_cell(part) else cell(part) for part in row]) for row in rows],
@@ -103,6 +107,23 @@ def cell(content: object, style: str = "", **attributes: str) -> Html:
         style = f"white-space: nowrap; {style}"
     look = f"border: {_BORDER}; padding: 0.2em 0.6em; text-align: left; {style}".rstrip("; ")
     return element("td", content, style=look, **attributes)
+
+
+def tile(content: object, **attributes: str) -> Html:
+    """A small cell of a table: a sign, of which there are many."""
+    return element("td", content, style=f"{_TILE}; text-align: center", **attributes)
+
+
+def tile_header(content: object, scope: str = "col") -> Html:
+    """The head of a column or a row of tiles."""
+    side = "left" if scope == "row" else "center"
+    look = f"{_TILE}; text-align: {side}; font-weight: normal; white-space: nowrap; {MUTED}"
+    return element("th", content, style=look, scope=scope)
+
+
+def scrolled(content: object) -> Html:
+    """Content that scrolls by itself where it is wider or much higher than the page."""
+    return element("div", content, style="overflow: auto; max-height: 32em", tabindex="0")
 
 
 def header(content: object, scope: str) -> Html:

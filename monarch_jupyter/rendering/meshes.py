@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from monarch.observe import name_point, name_ranks
 from monarch_jupyter.errors import one_line
-from monarch_jupyter.meshes.rank_names import name_point, name_ranks
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.cell_names import place_text
-from monarch_jupyter.rendering.grid import grid_of
+from monarch_jupyter.rendering.grid import Grid, grid_of
 from monarch_jupyter.rendering.html import Html
 from monarch_jupyter.rendering.units import (
     ICONS,
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MOST_CELLS = 1024
 """A larger mesh is described in text instead of drawn."""
+MOST_WORDS = 16
+"""A larger mesh has an icon for each rank, and says once what the icons mean."""
 
 NO_MESHES = "no meshes; make one with `%monarch spawn workers gpus=8`"
 
@@ -167,18 +169,47 @@ def _grid(mesh: MeshSnapshot) -> Html:
     by_rank = {row.rank: row for row in mesh.rows}
     grid = grid_of(mesh.sizes)
     labelled = any(line.label for line in grid.rows)
-    head = ["", *grid.columns] if labelled and grid.columns else list(grid.columns)
+    is_small = len(mesh.rows) <= MOST_WORDS
+    columns = grid.columns if is_small else _short_columns(grid)
+    head = ["", *columns] if labelled and columns else list(columns)
     lines: list[list[object]] = []
     for line in grid.rows:
-        cells: list[object] = [html.header(line.label, "row")] if labelled else []
-        cells += [_rank_cell(mesh, by_rank[rank]) for rank in line.ranks if rank in by_rank]
+        cells: list[object] = []
+        if labelled:
+            cells = [(html.header if is_small else html.tile_header)(line.label, "row")]
+        cells += [
+            _rank_cell(mesh, by_rank[rank], is_small) for rank in line.ranks if rank in by_rank
+        ]
         lines.append(cells)
-    return html.table(head, lines)
+    if is_small:
+        return html.table(head, lines)
+    tiles = html.table([html.tile_header(name) for name in head], lines)
+    return html.join([html.scrolled(tiles), _legend(mesh)])
 
 
-def _rank_cell(mesh: MeshSnapshot, row: RankRow) -> Html:
+def _short_columns(grid: Grid) -> tuple[str, ...]:
+    """The indices of columns alone; in a dim that is broken into rows, how far a column is in."""
+    if grid.columns:
+        return tuple(name.rpartition("=")[2] for name in grid.columns)
+    return tuple(f"+{at}" for at in range(max(len(row.ranks) for row in grid.rows)))
+
+
+def _legend(mesh: MeshSnapshot) -> Html:
+    """The states of the grid, and the dims of its sides."""
+    states = dict.fromkeys(row.state for row in mesh.rows)
+    *down, across = mesh.sizes or ("",)
+    axes = f"{across} across, {' and '.join(down)} down" if down else across
+    return html.element(
+        "div", html.join([*map(_state, states), html.toned(f"({axes})", "muted")], " ")
+    )
+
+
+def _rank_cell(mesh: MeshSnapshot, row: RankRow, in_words: bool) -> Html:
     who = f"{mesh.name} {name_point(row.point)}".strip()
-    return html.cell(_state(row.state), title=f"{who}: {doing(row)}")
+    title = f"{who}: {doing(row)}"
+    if in_words:
+        return html.cell(_state(row.state), title=title)
+    return html.tile(html.toned(ICONS[row.state], TONES[row.state]), title=title)
 
 
 def _failures(mesh: MeshSnapshot) -> Html:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from monarch_jupyter.meshes.rank_names import name_ranks
+from monarch.observe import name_ranks
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html
 from monarch_jupyter.rendering.source_lines import CellNames, Place, place_lines
-from monarch_jupyter.rendering.units import count
+from monarch_jupyter.rendering.units import count, duration
 
 if TYPE_CHECKING:
     from monarch.observe import MeshStacks, StackGroup, Stacks, ThreadStack
@@ -64,21 +65,34 @@ def size_text(mesh: MeshStacks) -> str:
 
 def group_head(mesh: MeshStacks, group: StackGroup) -> str:
     """`3 in Trainer.reduce: gpus=0..2`."""
-    return f"{len(group.ranks)} {group.what}: {name_ranks(group.points) or mesh.name}"
+    where = name_ranks(group.points) or mesh.name
+    return f"{len(group.ranks)} {group.what}: {where}{_time_text(group.for_s)}"
+
+
+def _time_text(for_s: Sequence[float]) -> str:
+    if not for_s:
+        return ""
+    least, most = duration(min(for_s)), duration(max(for_s))
+    return f", for {least}" if least == most else f", for {least} to {most}"
 
 
 def group_lines(group: StackGroup, cell_names: CellNames) -> list[str]:
     """The stacks that these ranks share, with source lines."""
-    return [line for thread in group.threads for line in _thread_lines(thread, cell_names)]
+    lines = [line for thread in group.threads for line in _thread_lines(thread, cell_names)]
+    return [*lines, *group.notes]
 
 
 def _thread_lines(thread: ThreadStack, cell_names: CellNames) -> list[str]:
-    lines = [f"thread {thread.name}"] if thread.name else []
+    lines = (
+        [f"{'task' if thread.awaits and not thread.waits else 'thread'} {thread.name}"]
+        if thread.name
+        else []
+    )
     for frame in thread.frames:
         if frame.filename:
             lines += place_lines(Place(frame.filename, frame.line, frame.name, ""), cell_names)
         else:
             lines.append(frame.name)
-    if thread.waits:
-        lines.append("waits for an answer")
+    if thread.waits or thread.awaits:
+        lines.append(f"waits for {thread.awaits or 'an answer'}")
     return lines

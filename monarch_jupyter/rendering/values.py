@@ -15,8 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from monarch import observe
 from monarch.actor import ValueMesh
-from monarch.observe import Coordinates
-from monarch_jupyter.meshes.rank_names import name_point, name_ranks
+from monarch.observe import Coordinates, name_point, name_ranks
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.grid import Grid, grid_of
 from monarch_jupyter.rendering.html import Html

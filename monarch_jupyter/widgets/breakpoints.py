@@ -11,9 +11,8 @@ from typing import Any, TypedDict
 
 import traitlets
 
-from monarch.observe import RankPaused
+from monarch.observe import RankPaused, name_point
 from monarch_jupyter.debugger.pause_notices import Groups, ranks_text, where_text
-from monarch_jupyter.meshes.rank_names import name_point
 from monarch_jupyter.page.request_handler import RequestHandler
 from monarch_jupyter.rendering import html
 from monarch_jupyter.widgets.bundle import joined, styles

@@ -38,6 +38,7 @@ class Explorer(StreamingWidget):
     def __init__(
         self, publisher: Publisher, request_handler: RequestHandler, only: str = ""
     ) -> None:
+        self._has_ended = False
         self._last_seen = LastSeen()  # before the traits, of which one is made of it
         super().__init__(publisher, request_handler, None, only=only)
 
@@ -56,6 +57,20 @@ class Explorer(StreamingWidget):
         if self.only:
             self._last_seen.take(message)
         super()._sink(message)
+        if self.only:
+            self._follow(message)
+
+    def _follow(self, message: StreamMessage) -> None:
+        """Show the mesh that has taken the place of an ended one: it was restarted."""
+        if message["type"] == "delta" and self.only in message["gone"]:
+            self._has_ended = True
+        ended = self._last_seen.of(self.only)
+        if not self._has_ended or ended is None or message["type"] not in ("snapshot", "delta"):
+            return
+        for mesh in cast("SnapshotMessage", message)["meshes"]:
+            is_alike = (mesh["name"], mesh["sizes"]) == (ended["name"], ended["sizes"])
+            if is_alike and mesh["uid"] != self.only and mesh["state"] != "stopped":
+                self.only, self._has_ended = mesh["uid"], False
 
     def __repr__(self) -> str:
         return listing_text([mesh for mesh in observe.snapshot() if self.only in ("", mesh.uid)])

@@ -3,6 +3,18 @@
 from monarch._src.actor.call.unread import UnreadError, on_unread_error
 from monarch._src.actor.deliver.payloads import PayloadCounts
 from monarch._src.actor.ports import unheeded
+from monarch._src.admin.explain import explain
+from monarch._src.admin.side_process import AdminServer, admin, dashboard
+from monarch._src.admin.state.case_file import (
+    Blocker,
+    CaseFile,
+    Cycle,
+    EndpointErrors,
+    Evidence,
+    Failure,
+    LastLines,
+    Wait,
+)
 from monarch._src.errors import QueryError, StacksError
 from monarch._src.events import (
     MeshSpawned,
@@ -17,7 +29,9 @@ from monarch._src.failures.report import by_place as failures_by_place
 from monarch._src.failures.report import fold as fold_failures
 from monarch._src.failures.report import others_text as other_failures_text
 from monarch._src.logs.carriage_returns import shown as as_shown
+from monarch._src.logs.state.folding import Fold, OutputFolder, timed_folds
 from monarch._src.mesh.actor_mesh import CallTarget, call_target_of
+from monarch._src.mesh.constructor_payload import accompany_actors
 from monarch._src.mesh.live_update import (
     actor_class_of,
     actor_meshes,
@@ -25,9 +39,9 @@ from monarch._src.mesh.live_update import (
     update_actors,
 )
 from monarch._src.mesh.map.open_maps import OpenMap, open_maps
-from monarch._src.mesh.proc_mesh import accompany_actors
 from monarch._src.mesh.selected_procs import as_viewed, coordinates
 from monarch._src.observe.doctor import Finding, doctor
+from monarch._src.observe.flame_graph.query import FlameGraph, flame_graph
 from monarch._src.observe.live_actors import LiveActor, live_actors
 from monarch._src.observe.meshes import (
     CodePlace,
@@ -64,20 +78,39 @@ from monarch._src.observe.stacks.query import (
     ThreadStack,
     stacks,
 )
+from monarch._src.observe.timeline.query import CallRecord, Timeline, timeline
 from monarch._src.shape.coordinates import Coordinates
+from monarch._src.shape.rank_names import name_indices, name_point, name_ranks
 from monarch._src.telemetry.endpoint_rows import EndpointMetrics, Metrics, MissingProcess, metrics
+from monarch._src.telemetry.history.record import record
+from monarch._src.telemetry.perfetto.profile import Profile, profile, profile_at
+from monarch._src.telemetry.perfetto.state.summary import ProfileLine
+from monarch._src.telemetry.perfetto.state.summary_table import ProfileTable
 from monarch._src.telemetry.program_rows import InstrumentMetrics, Process, SpanMetrics
+from monarch._src.telemetry.replay.file import query_file
+from monarch._src.telemetry.replay.record import Recording, record_to
 from monarch._src.telemetry.sql.collect import MissingRows
 from monarch._src.telemetry.sql.query import QueryEngineClient, QueryResult, query, query_tables
 
 __all__ = [
+    "AdminServer",
+    "Blocker",
+    "CallRecord",
     "CallTarget",
+    "CaseFile",
     "CodePlace",
     "Coordinates",
+    "Cycle",
+    "EndpointErrors",
     "EndpointMetrics",
+    "Evidence",
     "FailedActors",
+    "Failure",
     "Finding",
+    "FlameGraph",
+    "Fold",
     "InstrumentMetrics",
+    "LastLines",
     "LiveActor",
     "MeshSnapshot",
     "MeshSpawned",
@@ -89,10 +122,14 @@ __all__ = [
     "OpenCall",
     "OpenMap",
     "OpenPull",
+    "OutputFolder",
     "OutputLine",
     "PayloadCounts",
     "ProcReady",
     "Process",
+    "Profile",
+    "ProfileLine",
+    "ProfileTable",
     "QueryEngineClient",
     "QueryError",
     "QueryResult",
@@ -100,6 +137,7 @@ __all__ = [
     "RankPaused",
     "RankRestarting",
     "RankRow",
+    "Recording",
     "SpanMetrics",
     "StackFrame",
     "StackGroup",
@@ -108,10 +146,13 @@ __all__ = [
     "StartingMesh",
     "State",
     "ThreadStack",
+    "Timeline",
     "UnreadError",
+    "Wait",
     "accompany_actors",
     "actor_class_of",
     "actor_meshes",
+    "admin",
     "as_shown",
     "as_viewed",
     "call_of",
@@ -119,9 +160,12 @@ __all__ = [
     "cancel_calls",
     "cancel_on",
     "coordinates",
+    "dashboard",
     "doctor",
+    "explain",
     "failed_ranks",
     "failures_by_place",
+    "flame_graph",
     "flush_output",
     "fold_failures",
     "interrupt_procs",
@@ -129,6 +173,9 @@ __all__ = [
     "live_actors",
     "meshes",
     "metrics",
+    "name_indices",
+    "name_point",
+    "name_ranks",
     "newest_call",
     "number_calls",
     "on_change",
@@ -139,11 +186,18 @@ __all__ = [
     "open_pulls",
     "other_failures_text",
     "payload_counts",
+    "profile",
+    "profile_at",
     "query",
+    "query_file",
     "query_tables",
+    "record",
+    "record_to",
     "snapshot",
     "stacks",
     "starting",
+    "timed_folds",
+    "timeline",
     "unheeded",
     "update_actors",
 ]

@@ -3,9 +3,12 @@
 Importing this needs no torch; the ranks do.
 """
 
-from monarch._src.errors import CollectiveError
+from monarch._src.errors import CollectiveError, RecoveryError
 from monarch._src.mesh.device_mesh import DeviceMeshRef
 from monarch._src.spmd.actor import SPMDActor
+from monarch._src.spmd.elastic.actor import ElasticActor, World
+from monarch._src.spmd.elastic.driver import Recovery
+from monarch._src.spmd.elastic.mesh import ElasticMesh
 from monarch._src.spmd.elastic_setup import setup_torch_elastic_env, setup_torch_elastic_env_async
 from monarch._src.spmd.process_group import device_mesh_async, init_process_group_async
 from monarch._src.spmd.script import ScriptError
@@ -17,8 +20,13 @@ del _context
 __all__ = [
     "CollectiveError",
     "DeviceMeshRef",
+    "ElasticActor",
+    "ElasticMesh",
+    "Recovery",
+    "RecoveryError",
     "SPMDActor",
     "ScriptError",
+    "World",
     "device_mesh_async",
     "init_process_group_async",
     "setup_torch_elastic_env",

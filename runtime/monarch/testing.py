@@ -1,4 +1,6 @@
-"""Faults on purpose, for tests of programs on meshes: see `docs/reference/fault_injection.md`.
+"""Faults on purpose and mocked actors, for tests of programs on meshes.
+
+See `docs/reference/fault_injection.md`.
 
 from monarch.testing import faults
 
@@ -9,6 +11,15 @@ with faults.stopped(procs.slice(gpus=2)):
 from monarch._src.errors import MessageLostError
 from monarch._src.events import FaultInjected
 from monarch._src.testing import faults
+from monarch._src.testing.actor_mocks import patch_actor
 from monarch._src.testing.plan import PlannedFault
+from monarch._src.testing.tensor_mocks import patch_tensor_engine
 
-__all__ = ["FaultInjected", "MessageLostError", "PlannedFault", "faults"]
+__all__ = [
+    "FaultInjected",
+    "MessageLostError",
+    "PlannedFault",
+    "faults",
+    "patch_actor",
+    "patch_tensor_engine",
+]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 from functools import cache
 from pathlib import Path
@@ -14,8 +13,7 @@ import monarch.actor
 
 HERE = Path(__file__).parent
 TESTS = HERE.parent
-README = (HERE / "README.md").read_text()
-MAP, _, MISSING = README.partition("## Not yet built")
+MAP = (HERE / "README.md").read_text()
 TEST_ID = re.compile(r"`([\w/]+\.py)::(\w+)`")
 
 API = re.findall(r"\w+", """
@@ -50,22 +48,6 @@ def named_tests(path: Path) -> frozenset[str]:
     )
 
 
-def not_built() -> list[str]:
-    return [name for what, _ in rows(MISSING) for name in re.findall(r"`([\w.]+)`", what)]
-
-
-def is_there(name: str) -> bool:
-    """Whether that module, setting, name of `monarch.actor` or attribute of such exists."""
-    if name.startswith("monarch."):
-        return importlib.util.find_spec(name) is not None
-    owner, _, attribute = name.partition(".")
-    if owner == "config" and attribute:
-        return attribute in monarch.actor.config.get_global_config()
-    if not hasattr(monarch.actor, owner):
-        return False
-    return not attribute or hasattr(getattr(monarch.actor, owner), attribute)
-
-
 def test_every_rule_names_a_test_that_proves_it() -> None:
     assert len(rows(MAP)) > 80
     assert [rule for rule, proof in rows(MAP) if not TEST_ID.search(proof)] == []
@@ -90,9 +72,5 @@ def test_every_test_of_this_folder_proves_a_rule(file: str) -> None:
     assert named_tests(HERE / file) - named == set()
 
 
-def test_every_name_of_the_api_is_there_or_listed_as_not_yet_built() -> None:
-    assert [name for name in API if not is_there(name) and name not in not_built()] == []
-
-
-def test_what_is_listed_as_not_yet_built_is_not_there() -> None:
-    assert [name for name in not_built() if is_there(name)] == []
+def test_every_name_of_the_api_is_there() -> None:
+    assert [name for name in API if not hasattr(monarch.actor, name)] == []

@@ -436,3 +436,68 @@ class Sleeper(Actor):
         with pytest.raises(ValueError, match="negative"):
             time.sleep(-1)
         return True
+
+
+# --- a cancellation that crosses the beginning of its call ----------------------------------------
+
+
+class HeldAtTheGate:
+    """An argument whose rebuilding on the rank passes through a gate."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self.gate,)
+
+
+def _rebuild(gate: Gate) -> HeldAtTheGate:
+    gate.pass_through()
+    return HeldAtTheGate(gate)
+
+
+class Begins(Actor):
+    """Notes that it has begun."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+
+    @endpoint
+    def run_for_ever(self, _argument: HeldAtTheGate) -> None:
+        self.begun += 1
+        time.sleep(FOR_EVER_S)
+
+    @endpoint
+    def how_many(self) -> int:
+        return self.begun
+
+
+class BeginsAsync(Actor):
+    """The same with a loop."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+
+    @endpoint
+    async def run_for_ever(self, _argument: HeldAtTheGate) -> None:
+        self.begun += 1
+        time.sleep(FOR_EVER_S)  # noqa: ASYNC251
+
+    @endpoint
+    async def how_many(self) -> int:
+        return self.begun
+
+
+@pytest.mark.parametrize("actor", [Begins, BeginsAsync])
+def test_a_call_that_is_cancelled_while_its_arguments_are_rebuilt_does_not_begin(
+    place: ProcMesh, gate: GateKeeper, actor: type[Any]
+) -> None:
+    others = place.spawn("others", Sync)
+    begins = place.spawn("begins", actor)
+    held = begins.run_for_ever.call(HeldAtTheGate(gate.gate))
+    gate.wait_entered(2)
+    cancel("run_for_ever")
+    others.how_many.call().get(PATIENCE_S)  # messages of one process keep their order
+    gate.open(2)
+    assert failed_as(held) <= {"CallCancelled", "CancelledError"}
+    assert begins.how_many.call().get(PATIENCE_S).values() == [0, 0]

@@ -383,9 +383,9 @@ def test_a_failed_actor_affects_no_other_actor_of_its_mesh(mesh: ProcMesh, fault
     beside = mesh.spawn("beside", Echo)
     failing = mesh.spawn("failing", Failing)
     failing.slice(gpus=2).raise_value_error.broadcast()
-    faults.take()
+    faults.take_ranks({2})
     with pytest.raises(SupervisionError, match=r"Failing\.raise_value_error on .*gpus=2"):
-        failing.raise_value_error.call().get(timeout=60)
+        failing.slice(gpus=2).raise_value_error.call_one().get(timeout=60)
     assert mesh.spawn("echo", Echo).rank.call().get().values() == [0, 1, 2]
     assert beside.rank.call().get().values() == [0, 1, 2]
     (seen,) = [found for found in snapshot() if found.uid == mesh.uid]

@@ -188,5 +188,5 @@ def test_kill_takes_the_name_under_which_a_session_is_kept(
         assert shell.kill("--orphans") == (0, "no orphaned sessions\n", "")
         status, out, err = shell.kill(name)
     assert (status, err) == (0, "")
-    assert out == f"session {session['session']}: ended, 4 processes\n"
+    assert out == f"session {name} ({session['session']}): ended, 4 processes\n"
     assert shell.sessions() == []

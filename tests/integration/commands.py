@@ -21,6 +21,10 @@ class Commands:
     def __init__(self, base: Path) -> None:
         self._where = ["--in", str(base)]
 
+    def __call__(self, command: str, *arguments: str) -> tuple[int, str, str]:
+        """Run any command: status, stdout, stderr."""
+        return monarch(command, *self._where, *arguments)
+
     def ps(self, *arguments: str) -> str:
         """What it prints."""
         status, out, err = monarch("ps", *self._where, *arguments)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from monarch.actor import ProcMesh, shutdown_context, this_host
+from tests.integration.admin_server import AdminProcess, admin_server
 from tests.integration.gates import GateKeeper, gate_in
 from tests.workers import Worker, worker
 
@@ -18,6 +19,14 @@ def four(agent_errors: object) -> Iterator[ProcMesh]:
     mesh = this_host().spawn_procs({"gpus": 4}, name="workers")
     yield mesh
     mesh.stop().get(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def tcp_admin(four: ProcMesh, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminProcess]:
+    """An admin server of the session of `four`, at a port of loopback."""
+    four.initialized.get()
+    with admin_server(tmp_path_factory.mktemp("tcp"), "--listen", "127.0.0.1:0") as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

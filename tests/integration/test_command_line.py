@@ -74,6 +74,7 @@ def test_help_is_a_subcommand_and_ls_another_name_of_ps(shell: Commands) -> None
     assert monarch("help") == monarch("--help")
     assert monarch("help", "kill") == monarch("kill", "--help")
     assert monarch("ls", "--help") == monarch("ps", "--help")
+    assert monarch("sql", "--help") == monarch("query", "--help")
     assert monarch("help", "stakcs")[0] == 2
 
 

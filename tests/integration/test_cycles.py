@@ -1,4 +1,4 @@
-"""Actors that wait for each other get an error that says who waits for whom."""
+"""Actors that wait for each other get an error that says which actor waits for which."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_a_constructor_that_waits_for_itself_is_told_so(
 
 
 def test_two_that_call_each_other_from_calls_of_others_are_told(four: ProcMesh) -> None:
-    """Neither call is nested in the other: only who waits for whom shows the cycle."""
+    """Neither call is nested in the other: only the waits of both show the cycle."""
     one, two = ring(four, Passing, 2)
     outcomes: list[int | str] = []
     for future in (one.throw.call_one(1), two.throw.call_one(1)):

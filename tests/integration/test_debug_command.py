@@ -248,7 +248,7 @@ ENDS = """
 import sys
 from pathlib import Path
 from monarch.debug import DebugError
-from monarch._src.cli.agent_connection import TerminalConnection
+from monarch._src.debug.terminal_connection import TerminalConnection
 from monarch._src.net.node import Node
 from monarch._src.session.directories import Session
 from monarch._src.wire.messages import ListPaused
@@ -256,7 +256,7 @@ from monarch._src.wire.messages import ListPaused
 folder = Path(sys.argv[1]) / "gone"
 folder.mkdir(mode=0o700)
 class Named:
-    name, directory = "gone", folder
+    name, label, directory = "gone", "session gone", folder
 
 def told(work):
     try:

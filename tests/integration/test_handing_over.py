@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch._src.cli.agent_connection import TerminalConnection
+from monarch._src.debug.terminal_connection import TerminalConnection
 from monarch._src.session.directories import find_sessions
 from monarch.actor import ActorError, ActorMesh, ProcMesh
 from monarch.debug import (

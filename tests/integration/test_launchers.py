@@ -14,9 +14,18 @@ from typing import Any
 import pytest
 
 from monarch.actor import Actor, current_rank, endpoint, shutdown_context
-from monarch.job import DEFAULT_JOB_PATH, JobState, JobTrait, LocalJob, ProcessJob, SSHJob, job_load
+from monarch.job import (
+    DEFAULT_JOB_PATH,
+    JobState,
+    JobTrait,
+    LocalJob,
+    ProcessJob,
+    SlurmJob,
+    SSHJob,
+    job_load,
+)
 from monarch.session import SessionError
-from tests import ssh
+from tests import slurm, ssh
 from tests.integration.programs import run, running, watched
 
 pytestmark = pytest.mark.slow
@@ -24,7 +33,7 @@ pytestmark = pytest.mark.slow
 PROGRAM = """
     import json, os, sys
     from monarch.actor import Actor, endpoint
-    from monarch.job import LocalJob, ProcessJob, SSHJob
+    from monarch.job import LocalJob, ProcessJob, SlurmJob, SSHJob
 
     class Teller(Actor):
         @endpoint
@@ -61,7 +70,8 @@ class Launcher(ABC):
 
     def job(self, meshes: Mapping[str, int], env: Mapping[str, str] | None = None) -> JobTrait:
         """That job, in this process."""
-        names = {"LocalJob": LocalJob, "ProcessJob": ProcessJob, "SSHJob": SSHJob}
+        kinds = (LocalJob, ProcessJob, SSHJob, SlurmJob)
+        names = {kind.__name__: kind for kind in kinds}
         return eval(self.expression(meshes, env or {}), names)
 
 
@@ -99,8 +109,38 @@ class Ssh(Launcher):
         return [pid for _, pid in job.pids]
 
 
-@pytest.fixture(params=["local", "process", "ssh"])
-def launcher(request: pytest.FixtureRequest, tmp_path: Path) -> Launcher:
+class Slurm(Launcher):
+    def __init__(self, cluster: slurm.Cluster, folder: Path) -> None:
+        self._cluster = cluster
+        self._logs = str(folder / "logs")
+
+    def expression(self, meshes: Mapping[str, int], env: Mapping[str, str]) -> str:
+        env = {**slurm.environment(), **env}
+        return f"SlurmJob({dict(meshes)!r}, log_dir={self._logs!r}, env={env!r})"
+
+    def pids(self, job: JobTrait) -> list[int]:
+        assert isinstance(job, SlurmJob)
+        if job.active:
+            self._cluster.wait_for(lambda: bool(job.pids), "workers have not reported")
+        return [pid for _, pid in job.pids]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[slurm.Cluster]:
+    if slurm.why_not():
+        pytest.skip(slurm.why_not())
+    with slurm.cluster_up(tmp_path_factory.mktemp("slurm")) as made:
+        yield made
+
+
+@pytest.fixture(params=["local", "process", "ssh", "slurm"])
+def launcher(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Launcher:
+    if request.param == "slurm":
+        cluster: slurm.Cluster = request.getfixturevalue("cluster")
+        monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+        return Slurm(cluster, tmp_path)
     if request.param == "ssh":
         if ssh.why_not():
             pytest.skip(ssh.why_not())

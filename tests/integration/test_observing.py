@@ -42,6 +42,8 @@ def test_an_idle_mesh_shows_its_ranks_pids_and_actors(grid: ProcMesh) -> None:
         assert row.messages >= 2
         assert row.rss_mib is not None
         assert row.rss_mib > 1
+        assert row.cpu_s is not None
+        assert (row.gpu_mib is None) == (row.gpu_percent is None)
 
 
 def test_a_busy_rank_shows_its_endpoint_and_since_when(four: ProcMesh, gate: GateKeeper) -> None:

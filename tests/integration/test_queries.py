@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from monarch._src.actor.runtime import runtime
@@ -16,6 +17,7 @@ from monarch.actor import (
     Actor,
     ProcMesh,
     attach_to_workers,
+    context,
     endpoint,
     get_meter,
     get_or_spawn_controller,
@@ -28,7 +30,7 @@ from tests.conftest import Faults
 from tests.integration.actors import Echo, Printer
 from tests.integration.callers import Ring
 from tests.integration.commands import monarch
-from tests.integration.gates import GateKeeper, gate_in
+from tests.integration.gates import Gate, GateKeeper, gate_in
 from tests.integration.mortals import Mortal
 from tests.integration.residents import Resident
 from tests.workers import PATIENCE_S, TRUST_ALL, workers
@@ -138,6 +140,39 @@ def test_actors_are_told_of_ranks_and_of_the_client(mesh: ProcMesh) -> None:
     )
 
 
+class Learner(Actor):
+    """Has values to read."""
+
+    def __init__(self) -> None:
+        self.loss = 0.5 + context().actor_instance.rank.rank
+        self.batch = np.zeros((4, 8))
+
+    @endpoint
+    def hold(self, gate: Gate) -> None:
+        gate.pass_through()
+
+
+def test_attributes_of_actors_are_told_also_while_they_compute(
+    mesh: ProcMesh, gate: GateKeeper
+) -> None:
+    learner = mesh.spawn("learner", Learner)
+    learner.initialized.get()
+    held = learner.slice(gpus=1).hold.call_one(gate.gate)
+    gate.wait_entered()
+    sql = "SELECT rank, class, name, text FROM attributes WHERE actor = 'learner' ORDER BY ALL"
+    rows = ask(sql).rows
+    gate.open()
+    held.get()
+    kind = f"{__name__}.Learner"
+    assert rows == tuple(
+        (rank, kind, *one)
+        for rank in range(4)
+        for one in (("batch", "ndarray float64 (4, 8)"), ("loss", f"{0.5 + rank}"))
+    )
+    mine = ask("SELECT text FROM attributes WHERE actor = 'learner' AND name = 'loss' AND rank = 1")
+    assert mine.rows == (("1.5",),)
+
+
 def test_calls_and_the_messages_that_they_wait_for_join(mesh: ProcMesh, gate: GateKeeper) -> None:
     ring, mortal = mesh.spawn("ring", Ring), mesh.spawn("mortal", Mortal)
     answer = ring.slice(gpus=0).hold_by.call_one(mortal.slice(gpus=1), gate.gate)
@@ -145,13 +180,13 @@ def test_calls_and_the_messages_that_they_wait_for_join(mesh: ProcMesh, gate: Ga
     second = mortal.slice(gpus=1).hold_on.call_one([], gate.gate)
     until(
         "SELECT c.caller_mesh, c.caller_rank, c.mesh, c.rank, c.actor, c.endpoint, m.status, "
-        "m.timestamp_us IS NULL, c.timestamp_us IS NULL "
+        "m.waited_s IS NULL, m.timestamp_us IS NULL, c.timestamp_us IS NULL "
         "FROM calls c JOIN messages m ON m.sender = c.caller AND m.call = c.call "
         "AND m.rank = c.rank ORDER BY ALL",
         [
-            ("client", 0, "workers", 0, "ring", "hold_by", "active", True, False),
-            ("client", 0, "workers", 1, "mortal", "hold_on", "queued", False, False),
-            ("workers", 0, "workers", 1, "mortal", "hold", "active", True, False),
+            ("client", 0, "workers", 0, "ring", "hold_by", "active", False, False, False),
+            ("client", 0, "workers", 1, "mortal", "hold_on", "queued", True, False, False),
+            ("workers", 0, "workers", 1, "mortal", "hold", "active", False, False, False),
         ],
     )
     gate.open()
@@ -197,7 +232,7 @@ def test_spans_and_instruments_of_programs_are_told(mesh: ProcMesh) -> None:
     sums = ask(
         "SELECT name, unit, is_monotonic, attributes_json->>'phase', sum(sum_f64), "
         "resource_attributes_json->>'mesh', temporality FROM metric_sums WHERE mesh = 'workers' "
-        "GROUP BY ALL ORDER BY ALL"
+        "AND scope_name = 'monarch' GROUP BY ALL ORDER BY ALL"
     )
     assert sums.rows == (
         ("queue", "", False, None, -4.0, "workers", "cumulative"),
@@ -206,7 +241,8 @@ def test_spans_and_instruments_of_programs_are_told(mesh: ProcMesh) -> None:
     found = ask(
         "SELECT count, sum_f64, min_f64, max_f64, bucket_counts_json, "
         "(bounds_json->>0)::DOUBLE > 0.5, (bounds_json->>1)::DOUBLE > 4 "
-        "FROM metric_histograms WHERE mesh = 'workers' AND rank = 1"
+        "FROM metric_histograms WHERE mesh = 'workers' AND rank = 1 "
+        "AND scope_name = 'monarch'"
     )
     assert found.rows == ((2, 4.5, 0.5, 4.0, "[1, 1]", True, True),)
 

@@ -133,7 +133,7 @@ def test_a_coroutine_that_awaits_is_told_by_its_endpoint(mesh: ProcMesh, gate: G
     holder = mesh.spawn("holder", AsyncHolder).slice(gpus=0)
     answer = holder.hold.call_one(gate.gate.entered)
     gate.wait_entered()
-    look_until("1 in AsyncHolder.hold, awaiting", holder)
+    look_until("1 in AsyncHolder.hold, awaiting asyncio.Event.wait of self.may_go", holder)
     holder.let_go.call_one().get()
     answer.get()
 
@@ -265,7 +265,7 @@ def test_the_command_takes_meshes_slices_and_sessions(
         assert (status, err) == (0, "")
         head, _, group, first, *_ = out.splitlines()
         assert head == f"session {session}: workers, 4 ranks: 3 idle, 1 in {PASS}: gpus=1"
-        assert group == f"1 in {PASS}: gpus=1"
+        assert group.startswith(f"1 in {PASS}: gpus=1, for ")
         assert first.endswith(f"in {shown('Mortal.hold_on')}")
     status, out, _ = monarch("stacks", *here, "workers[gpus=0:1]")
     assert (status, out) == (0, f"session {session}: workers, 1 rank: 1 idle\n")

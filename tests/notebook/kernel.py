@@ -66,6 +66,20 @@ class Shown:
         return "".join(content["text"] for content in streams if content["name"] == name)
 
 
+def by_rank(text: str) -> dict[int, list[str]]:
+    """The lines of each rank, from lines such as `[gpus=0..1] x`.
+
+    Ranks that print the same line late may each have a line of their own.
+    """
+    found: dict[int, list[str]] = {}
+    for label, line in re.findall(r"^\[gpus=([\d.,]+)\] ?(.*)$", text, re.MULTILINE):
+        for part in label.split(","):
+            first, _, last = part.partition("..")
+            for rank in range(int(first), int(last or first) + 1):
+                found.setdefault(rank, []).append(line)
+    return found
+
+
 def _is_unfolded(data: dict[str, str]) -> bool:
     return "by rank: `%monarch logs" in data["text/plain"]
 
@@ -91,7 +105,7 @@ class Kernel:
         shown = Shown("ok") if shown is None else shown
         request = self.client.execute(code, store_history=numbered)
         while True:
-            message = self.client.get_iopub_msg(timeout=PATIENCE)
+            message = self._next_message()
             if message["parent_header"].get("msg_id") != request:
                 continue
             content = message["content"]
@@ -101,6 +115,10 @@ class Kernel:
             yield message
         reply = self._reply(request)
         shown.status, shown.error_name = reply["status"], reply.get("ename", "")
+
+    def _next_message(self) -> dict[str, Any]:
+        """The next message of the kernel to all front ends."""
+        return self.client.get_iopub_msg(timeout=PATIENCE)
 
     def interrupt_when(self, code: str, said: str) -> Shown:
         """Execute a cell and press stop as soon as a line holds that text."""

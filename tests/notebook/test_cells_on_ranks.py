@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from tests.notebook.kernel import Kernel
 
 
@@ -80,14 +78,6 @@ def test_a_comment_may_stand_behind_the_ranks_it_names(kernel: Kernel) -> None:
     kernel.ok("%monarch spawn workers gpus=3  # three, for a start")
     kernel.ok("%%monarch on workers[gpus=0:2]  # it's the first two\nrank")
     assert kernel.value("_.values()") == "[0, 1]"
-
-
-@pytest.mark.parametrize("line", ["!nvidia-smi", "%time f()"])
-def test_a_line_that_only_the_notebook_knows_is_told_to_be_one(kernel: Kernel, line: str) -> None:
-    kernel.ok("%monarch spawn workers gpus=1")
-    shown = kernel.run(f"%%monarch on workers\nif rank == 0:\n    {line}")
-    assert shown.error_name == "SyntaxError"
-    assert "magics and ! are the notebook's own; subprocess.run(...) runs" in shown.traceback
 
 
 def test_an_error_shows_the_cells_own_lines_with_the_cells_own_numbers(kernel: Kernel) -> None:

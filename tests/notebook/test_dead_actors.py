@@ -183,8 +183,10 @@ def test_of_a_dead_process_the_advice_is_a_slice_without_it_and_a_line_that_ends
     kernel.ok(f"{ACTORS}\na = w.spawn('a', Fragile)")
     text = kernel.run("a.slice(gpus=1).exit_hard.call_one().get()").traceback
     assert (
-        "calls that include w[gpus=1] raise from now on. Go on with w.slice(gpus=slice(2, 4)), or "
-        "end w and spawn it again:\n%monarch stop w\n"
+        "calls that include w[gpus=1] raise from now on. `%monarch spawn --restart` (in code, "
+        'restart="on-failure") makes a mesh that starts such ranks again, with their actors. '
+        "Go on with w.slice(gpus=slice(2, 4)), or start w again, without its actors:\n"
+        "%monarch restart w\n"
     ) in text
     text = kernel.run("%%monarch on w\nrank").traceback
     assert (

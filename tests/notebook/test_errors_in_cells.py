@@ -223,8 +223,10 @@ def test_what_can_be_done_about_a_death_is_said_with_it(kernel: Kernel) -> None:
     frail(kernel)
     for code in ("frail.slice(gpus=1).die.call().get()", "frail.step.call([]).get()"):
         text = kernel.run(code).traceback
-        assert "calls that include workers[gpus=1] raise from now on. Go on with workers" in text
-        assert "\n%monarch stop workers\n" in text
+        assert "calls that include workers[gpus=1] raise from now on. " in text
+        assert 'restart="on-failure"' in text
+        assert "Go on with workers.slice(gpus=slice(2, 4)), or start workers again" in text
+        assert "\n%monarch restart workers\n" in text
     kernel.ok(
         "from monarch.actor import this_host\n"
         "again = this_host().spawn_procs({'gpus': 2}, restart='on-failure')\n"
@@ -333,7 +335,7 @@ def test_a_failure_that_nobody_waits_for_is_said_once_in_the_notebook(kernel: Ke
     )
     assert len(re.findall(r"^monarch: .*gpus=2", shown.stderr, re.MULTILINE)) == 1
     assert "calls that include workers[gpus=2] raise from now on" in shown.stderr
-    assert "end workers and spawn it again: %monarch stop workers\n" in shown.stderr
+    assert "workers again, without its actors: %monarch restart workers\n" in shown.stderr
     assert kernel.value("os.getpid() == kept") == "True"
     assert kernel.run("frail.step.call([]).get()").error_name == "SupervisionError"
 
@@ -401,6 +403,7 @@ def test_a_handler_of_other_exceptions_that_was_there_before_still_has_them(
         kernel.ok("%load_ext monarch_jupyter")
 
 
+@pytest.mark.slow
 def test_a_batch_run_records_the_error_and_stops() -> None:
     cells = [
         "%load_ext monarch_jupyter",
@@ -458,6 +461,7 @@ def test_a_refused_spawn_says_what_failed_and_what_to_do(kernel: Kernel) -> None
     assert "'more' is not spawned: stop() these procs and spawn others, or spawn it on a" in text
 
 
+@pytest.mark.slow
 def test_a_recursion_in_what_the_runtime_calls_is_told_by_its_ends(kernel: Kernel) -> None:
     frail(kernel, 1)
     kernel.ok(

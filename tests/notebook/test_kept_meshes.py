@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.fault.keepers import info
+from tests.integration.commands import Commands
 from tests.integration.gates import gate_in
 from tests.integration.programs import watched
 from tests.notebook.kernel import PATIENCE, Kernel, running_kernel
@@ -188,10 +189,35 @@ def test_what_cannot_be_attached_to_is_told_in_one_line(name: str) -> None:
         assert said.startswith(f"there is no kept session '{name}' on this machine")
         assert kernel.refused("%monarch attach a b") == "attach takes the name of one session"
         begin(kernel, name)
-        assert kernel.refused(f"%monarch attach {name}") == (
+        refusal = (
             f"this kernel holds the session {name}; `%monarch detach` lets it go, and its meshes "
             "live on"
         )
+        assert kernel.refused(f"%monarch attach {name}") == refusal
+        calling = f"import monarch_jupyter; monarch_jupyter.attach({name!r})"
+        said = kernel.run(calling).traceback
+        assert said.endswith(f"CommandError: {refusal}")
+        assert "attach.py" not in said
+        said = kernel.run(f"from monarch import session; session.attach({name!r})").traceback
+        assert said.endswith(
+            f"this process holds the session {name!r}; `%monarch detach` releases it"
+        )
+
+
+def test_a_kept_session_is_headed_by_its_name_in_the_notebook_and_in_a_terminal(
+    name: str, own_base_directory: Path
+) -> None:
+    with a_kernel() as kernel, ending(kernel):
+        begin(kernel, name)
+        shell = Commands(own_base_directory)
+        (session,) = [one for one in shell.sessions() if one["kept_as"] == name]
+        head = f"session {name} ({session['session']})"
+        (line,) = [
+            one for one in kernel.ok("%monarch ps").result["text/plain"].splitlines() if head in one
+        ]
+        assert line.startswith(f"{head}: live, kept, of this kernel, ")
+        assert f"{head}  live, kept, " in shell.ps()
+        assert shell("debug", name, "-c", "list")[0] == 0
 
 
 def test_reap_says_what_it_would_do(kernel: Kernel) -> None:

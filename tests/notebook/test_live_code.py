@@ -38,7 +38,7 @@ def test_a_changed_body_is_used_at_the_next_call_on_eight_ranks_and_state_is_kep
     counters(kernel, 8)
     pids = kernel.value(PIDS)
     shown = kernel.ok(TENFOLD)
-    assert shown.stderr == (
+    assert shown.stdout == (
         "monarch: Counter has changed, and counters on workers still runs the old code; "
         "`%monarch update Counter` puts the new one there, state kept\n"
     )
@@ -71,13 +71,13 @@ def test_an_async_actor_takes_a_new_class_too(kernel: Kernel) -> None:
 
 def test_a_cell_that_is_run_again_unchanged_says_nothing(kernel: Kernel) -> None:
     counters(kernel, 1)
-    assert kernel.ok(f"# moved down by a line\n\n{COUNTER}").stderr == ""
+    assert kernel.ok(f"# moved down by a line\n\n{COUNTER}").stdout == ""
 
 
 def test_a_change_is_said_once(kernel: Kernel) -> None:
     counters(kernel, 1)
-    assert "has changed" in kernel.ok(TENFOLD).stderr
-    assert kernel.ok("1 + 1").stderr == ""
+    assert "has changed" in kernel.ok(TENFOLD).stdout
+    assert kernel.ok("1 + 1").stdout == ""
 
 
 def test_what_cannot_be_put_on_says_why_and_the_old_code_runs_on(kernel: Kernel) -> None:
@@ -175,24 +175,24 @@ def test_a_helper_that_was_defined_anew_is_hinted_at_and_brought_by_an_update(
     kernel: Kernel,
 ) -> None:
     helped(kernel)
-    assert kernel.ok("def helper():\n    return 2").stderr == (
+    assert kernel.ok("def helper():\n    return 2").stdout == (
         "monarch: helper has changed, and worker on workers, which uses it, still has the old one; "
         "`%monarch update Worker` puts the new one there, state kept\n"
     )
-    assert kernel.ok("1 + 1").stderr == ""
+    assert kernel.ok("1 + 1").stdout == ""
     assert kernel.value("worker.go.call().get().values()") == "[(1, 'kept'), (1, 'kept')]"
     shown = kernel.ok("%monarch update Worker")
     assert shown.stdout == "worker on workers: 2 ranks run the new Worker, state kept\n"
     assert shown.stderr == ""
     assert kernel.value("worker.go.call().get().values()") == "[(2, 'kept'), (2, 'kept')]"
-    assert kernel.ok("def helper():\n    return 2").stderr == ""
+    assert kernel.ok("def helper():\n    return 2").stdout == ""
 
 
 def test_a_class_that_an_actor_uses_is_the_new_one_on_ranks_after_an_update(
     kernel: Kernel,
 ) -> None:
     helped(kernel)
-    told = kernel.ok("class Result:\n    extra = True\ndef helper():\n    return 3").stderr
+    told = kernel.ok("class Result:\n    extra = True\ndef helper():\n    return 3").stdout
     assert "helper and Result have changed" in told
     assert kernel.value("worker.takes.call(Result()).get().values()") == "[False, False]"
     kernel.ok("%monarch update Worker")

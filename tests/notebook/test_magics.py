@@ -25,7 +25,7 @@ SUBCOMMANDS = [
         "detach",
         "reap",
     ),
-    *("torchrun", "logs", "update", "autoreload", "asyncio", "error", "doctor"),
+    *("torchrun", "logs", "update", "autoreload", "asyncio", "error", "explain", "doctor"),
 ]
 
 
@@ -311,6 +311,20 @@ def test_ps_lists_every_process_of_every_session(kernel: Kernel) -> None:
     assert "<td" in shown["text/html"]
     assert "of this kernel" in shown["text/html"]
     assert "ls` lists" in kernel.refused("%monarch ps workers")
+
+
+def test_explain_says_which_rank_has_failed_and_what_it_wrote_last(kernel: Kernel) -> None:
+    kernel.ok("%monarch spawn workers gpus=2")
+    assert "nothing has failed" in kernel.ok("%monarch explain --no-stacks").result["text/plain"]
+    kernel.run(
+        "%%monarch on workers[gpus=1]\n"
+        "import os, signal; print('last words', flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    shown = kernel.ok("%monarch explain --no-stacks").result
+    assert shown["text/plain"].startswith("VERDICT  workers[gpus=1] failed first: ")
+    assert "last words" in shown["text/plain"]
+    assert "<strong>workers[gpus=1] failed first" in shown["text/html"]
+    assert "takes no names" in kernel.refused("%monarch explain workers")
 
 
 def test_the_magics_are_functions_too(kernel: Kernel) -> None:

@@ -17,6 +17,7 @@ total[0].item()
 """
 
 
+@pytest.mark.slow
 def test_cells_on_ranks_sum_after_one_line_and_a_rank_that_raises_is_named(kernel: Kernel) -> None:
     kernel.ok("%monarch spawn w gpus=2 --preload torch --preload torch.distributed")
     kernel.ok("w.init_process_group()")

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from monarch.job import OpenWait
 from monarch.observe import OpenCall, OpenMap, OpenPull, StartingMesh
 from monarch_jupyter.protocol.bars import AFTER, MOST, Bar, BarTable, bars_html, bars_of, keys_of
 from tests.notebook.kernel import PATIENCE, Kernel
 from tests.notebook.test_pages import PageComm
 
+VIEW = "application/vnd.jupyter.widget-view+json"
 WAITER = """
 import fcntl
 from monarch.actor import Actor, endpoint
@@ -52,6 +54,16 @@ def test_a_map_has_one_bar_in_place_of_those_of_its_calls() -> None:
         "fit: 990 of 1,000 items, 12 s; waiting for gpus=2..3"
     ]
     assert keys_of([], [], maps=[fit]) == ["map 9"]
+
+
+def test_a_job_that_waits_for_its_hosts_has_a_bar_with_what_it_waits_for() -> None:
+    waits = [OpenWait(3, "Slurm job 12: pending (Resources)", 4, 0.0), OpenWait(4, "new", 1, 0.0)]
+    began = {"job 3": 0.0, "job 4": 10.0 - AFTER / 2}
+    bars = bars_of([], [], began, 10.0, waits=waits)
+    assert [bar.said(10.0) for bar in bars] == [
+        "Slurm job 12: pending (Resources): 0 of 4 hosts, 10 s"
+    ]
+    assert keys_of([], [], waits=waits) == ["job 3", "job 4"]
 
 
 def test_much_slow_work_has_few_bars() -> None:
@@ -124,7 +136,7 @@ def test_a_slow_call_is_shown_in_its_cell_until_it_has_ended_where_no_page_shows
     )
     shown = kernel.ok(cell)
     (first,) = shown.displays
-    assert "application/vnd.jupyter.widget-view+json" in first
+    assert VIEW in first
     updates = [
         m["content"]["data"] for m in shown.messages if m["msg_type"] == "update_display_data"
     ]
@@ -162,6 +174,9 @@ def test_a_page_that_shows_the_bars_is_told_what_changes_and_that_they_are_gone(
     while "first" not in (opened := _next(kernel, "comm_open"))["data"].get("state", {}):
         pass
     assert opened["data"]["state"]["first"]["type"] == "bars"
+    # A page asks when it shows the view. Before that the widget may not be ready to hear it.
+    while VIEW not in _next(kernel, "display_data")["data"]:
+        pass
     page = PageComm(kernel, opened["comm_id"])
     page.say_on(subshell, method="custom", content={"type": "sync", "view": "v"})
     while not (bars := page.hear().get("bars")) or bars[0]["done"] < 2:

@@ -122,6 +122,17 @@ class TestMesh:
         assert len(read.titles) == 8
         assert read.text.count("○ idle") == 2 * 7  # in the grid, and in the table of processes
 
+    def test_html_of_a_large_mesh_says_once_what_its_icons_mean(self) -> None:
+        rows = [row(rank) for rank in range(256)]
+        rows[19] = row(19, state="busy", actor="Trainer", endpoint="step")
+        read = Reader(mesh_html(mesh(rows, sizes={"gpus": 256})))
+        assert len(read.titles) == 256
+        assert "workers gpus=19: busy in Trainer.step" in read.titles
+        # Once below the grid, and for each rank in the table of processes.
+        assert (read.text.count("○ idle"), read.text.count("● busy")) == (1 + 255, 1 + 1)
+        for head in ("+15", "gpus=16..31"):
+            assert head in read.text
+
     def test_a_mesh_of_thousands_is_told_and_not_drawn(self) -> None:
         rows = [row(rank) for rank in range(2000)]
         read = Reader(mesh_html(mesh(rows, sizes={"gpus": 2000})))

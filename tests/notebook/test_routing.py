@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from monarch_jupyter.cells.output import MOST
 from tests.notebook.kernel import Kernel, Shown
 
@@ -177,6 +179,7 @@ def test_colours_stay_and_end_with_their_line(kernel: Kernel) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_lines_are_all_kept_and_the_page_gets_some(kernel: Kernel) -> None:
     speakers(kernel, 64)
     shown = kernel.ok("speakers.flood.call(100_000 // 64).get();")

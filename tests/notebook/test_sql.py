@@ -51,7 +51,7 @@ def test_a_cell_without_a_query_and_a_line_are_refused(kernel: Kernel) -> None:
 
 
 def test_tables_and_columns_complete_in_the_cell(kernel: Kernel) -> None:
-    assert kernel.complete("%%monarch sql\nSELECT * FROM pro") == ["procs"]
+    assert kernel.complete("%%monarch sql\nSELECT * FROM pro") == ["procs", "proc_nodes"]
     assert "log_lines" in kernel.complete("%%monarch sql\nSELECT text\nFROM lo")
     assert kernel.complete("%%monarch sql\nSELECT f.func") == []
     assert kernel.complete("%%monarch sql\nFROM frames f SELECT f.func") == ["function"]

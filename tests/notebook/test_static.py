@@ -197,6 +197,7 @@ def test_static_refuses_in_one_line(kernel: Kernel, tmp_path: Path) -> None:
     assert "on, off, auto, or one saved notebook" in kernel.refused("%monarch static on off")
 
 
+@pytest.mark.slow
 def test_a_notebook_that_nbconvert_executes_shows_html_without_being_told(tmp_path: Path) -> None:
     cells = (
         "%load_ext monarch_jupyter\n%monarch spawn workers gpus=2",

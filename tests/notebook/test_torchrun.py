@@ -24,6 +24,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_a_cell_runs_on_ranks_again_and_again_with_their_output_below_it(kernel: Kernel) -> None:
     for _ in range(2):
         shown = kernel.ok(CELL.format(words="-- x --lr=1", fails=False))

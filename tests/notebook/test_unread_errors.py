@@ -67,6 +67,25 @@ def test_a_stream_is_one_call(fragile: Kernel) -> None:
     assert shown.stderr == ""
 
 
+def test_a_stream_that_is_dropped_before_its_first_error_is_read_is_not_reported(
+    fragile: Kernel,
+) -> None:
+    # All have failed when the stream goes away, and only then is one of its errors read.
+    shown = fragile.ok(
+        "stream = fragile.fail.stream([0, 1, 2, 3])\n"
+        f"{ANSWERED}\n"
+        f"first = next(stream)\ndel stream\nfirst.exception()\ndel first\n{ANSWERED}"
+    )
+    assert shown.stderr == ""
+    shown = fragile.ok(
+        f"stream = fragile.fail.stream([0, 2])\n{ANSWERED}\nfirst = next(stream)\ndel stream\n"
+        f"del first\n{ANSWERED}"
+    )
+    assert shown.stderr.count("Nothing has read this error") == 1
+    assert "on workers[gpus=0] raised" in shown.stderr
+    assert "on 1 more rank: gpus=2" in shown.stderr
+
+
 def test_a_future_that_is_dropped_in_a_later_cell_is_told_where_it_was_called(
     fragile: Kernel,
 ) -> None:

@@ -164,6 +164,7 @@ SCRIPTS = [p for p in HOW_TO if running(p) and {b.language for b in running(p)} 
 CELLS = [p for p in HOW_TO if any(b.language == "ipython" for b in running(p))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", SCRIPTS, ids=name_of)
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     script = tmp_path / f"{page.stem}.py"
@@ -176,6 +177,7 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", CELLS, ids=name_of)
 def test_the_cells_of_a_page_run(page: Path, tmp_path: Path) -> None:
     with running_kernel(tmp_path, loaded=False) as kernel:

@@ -50,6 +50,9 @@ DEFAULTS = {
     "fault_injection": False,
     "cast_fanout": 16,
     "spin": 200e-6,
+    "telemetry_retention": 0.0,
+    "telemetry_rows": 4096,
+    "tensor_item": "error",
 }
 
 

@@ -1,6 +1,6 @@
 /** Paused ranks in the cell that ran into breakpoints: live, with a console a click away. */
 
-import { Outcome, report } from "./controls.js";
+import { Outcome, offers, report } from "./controls.js";
 import { DebugPane, consoleControls } from "./console_host.js";
 import { button, count, element, setText } from "./dom.js";
 import { connectView } from "./requests.js";
@@ -41,14 +41,25 @@ export class BreakpointsView {
   /** @param {Group} group */
   _item(group) {
     const item = element("li", "mx-group", { role: "listitem" });
+    item.append(element("strong", "", {}, group.name), " ", element("span", "", {}, `in ${group.where}`));
+    const bar = element("span", "mx-actions");
+    if (offers(this._ask, "console")) {
+      bar.append(...consoleControls(group, group.name, (mesh, rank) => this._pane.open(mesh, rank)));
+    }
+    if (offers(this._ask, "resume")) {
+      bar.append(this._continueButton(group));
+    }
+    item.append(" ", bar);
+    return item;
+  }
+
+  /** @param {Group} group */
+  _continueButton(group) {
     const go = button("Continue", () => {
       report(this._outcome, "…", this._ask({ do: "resume", mesh: group.mesh, ranks: group.ranks }));
     });
     go.setAttribute("aria-label", `Continue ${group.name}`);
-    const bar = element("span", "mx-actions");
-    bar.append(...consoleControls(group, group.name, (mesh, rank) => this._pane.open(mesh, rank)), go);
-    item.append(element("strong", "", {}, group.name), " ", element("span", "", {}, `in ${group.where}`), " ", bar);
-    return item;
+    return go;
   }
 
   end() {

@@ -74,13 +74,19 @@ export class DebugPane {
     if (standing === null || standing.over || this._busy) {
       return;
     }
+    // A command may end it before the answer comes.
+    const isCurrent = () => this._standing?.console === standing.console && !this._standing.over;
     this._ask({ do: "standing", console: standing.console })
       .then((result) => {
-        if (this._standing?.console === standing.console && !this._busy) {
+        if (isCurrent() && !this._busy) {
           this._setStanding(parseStanding(result));
         }
       })
-      .catch((/** @type {unknown} */ error) => this._note(error));
+      .catch((/** @type {unknown} */ error) => {
+        if (isCurrent()) {
+          this._note(error);
+        }
+      });
   }
 
   /** Close the console; the rank stays paused. */

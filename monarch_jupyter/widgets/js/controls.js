@@ -2,7 +2,28 @@
 
 import { button, element, setText } from "./dom.js";
 
-/** @typedef {(what: import("./protocol.js").Request) => Promise<unknown>} Ask */
+/**
+ * Carries out a request. `offers`: whether requests of a kind are answered; without it, all are. `isRecorded`: whether
+ * the answers are of one time of a recording; without it, they are live.
+ * @typedef {((what: import("./protocol.js").Request) => Promise<unknown>) & {offers?: (what: string) => boolean, isRecorded?: () => boolean}} Ask
+ */
+
+/**
+ * Whether requests of that kind are answered, so that a view shows their button.
+ * @param {Ask} ask
+ * @param {import("./protocol.js").Request["do"]} what
+ */
+export function offers(ask, what) {
+  return ask.offers === undefined || ask.offers(what);
+}
+
+/**
+ * Whether answers are of one time of a recording.
+ * @param {Ask} ask
+ */
+export function isRecorded(ask) {
+  return ask.isRecorded?.() ?? false;
+}
 
 /** One line for the outcome of the last request; announced when it changes. */
 export class Outcome {

@@ -152,3 +152,15 @@ export function debuggedText(mesh) {
   const others = more.length > 0 ? ` and ${more.length} more` : "";
   return `JupyterLab's debugger is on ${pointText(row.point) || "its rank"}${others}`;
 }
+
+/**
+ * Have the browser save a text as a JSON file.
+ * @param {string} name
+ * @param {string} text
+ */
+export function download(name, text) {
+  const url = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  const link = element("a", "", { href: url, download: name });
+  link.click();
+  URL.revokeObjectURL(url);
+}

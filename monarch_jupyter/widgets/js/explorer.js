@@ -17,12 +17,11 @@ import { EMPTY, reduce } from "./views.js";
 export class MeshesView {
   /**
    * @param {import("./controls.js").Ask} ask
-   * @param {{only?: string, dense?: boolean, nothing?: string}} [options] `only`: uid of the mesh to show
+   * @param {{only?: string, nothing?: string}} [options] `only`: uid of the mesh to show
    */
   constructor(ask, options = {}) {
     this._ask = ask;
     this._only = options.only ?? "";
-    this._dense = options.dense ?? false;
     this._nothing = options.nothing ?? "No meshes. Make one with %monarch spawn workers gpus=8";
     this.node = element("section", "mx-explorer", { "aria-label": "Mesh explorer" });
     this._empty = element("p", "mx-empty", { role: "status" });
@@ -37,7 +36,7 @@ export class MeshesView {
     for (const mesh of shown) {
       const view = this._views.get(mesh.uid);
       if (view === undefined) {
-        const made = new MeshView(mesh, this._ask, { dense: this._dense });
+        const made = new MeshView(mesh, this._ask);
         this._views.set(mesh.uid, made);
         this.node.append(made.node);
       } else {
@@ -65,6 +64,21 @@ export class MeshesView {
     this._empty.hidden = this._views.size > 0;
   }
 
+  /**
+   * Show another mesh in its place: it was restarted.
+   * @param {string} only its uid
+   */
+  follow(only) {
+    if (only !== this._only) {
+      for (const [uid, view] of this._views) {
+        view.close();
+        view.node.remove();
+        this._views.delete(uid);
+      }
+      this._only = only;
+    }
+  }
+
   /** It is off the page. */
   close() {
     for (const view of this._views.values()) {
@@ -82,7 +96,7 @@ export class MeshesView {
 
 /** @param {import("./requests.js").RenderProps} props */
 function render({ model, el }) {
-  const only = String(model.get("only"));
+  let only = String(model.get("only"));
   let known = EMPTY;
   const take = (/** @type {import("./protocol.js").Streamed} */ message) => {
     const { view, sync } = reduce(known, message);
@@ -121,11 +135,18 @@ function render({ model, el }) {
   const shown = new MeshesView((what) => source?.ask(what) ?? connection.ask(what), { only });
   el.append(shown.node);
   connection.begin(model.get("first"));
+  const onOnly = () => {
+    only = String(model.get("only"));
+    shown.follow(only);
+    shown.update(known.meshes);
+  };
+  model.on("change:only", onOnly);
   const timer = setInterval(() => shown.tick(), 1000);
   return () => {
     clearInterval(timer);
     shown.close();
     unwatch();
+    model.off("change:only", onOnly);
     connection.end();
   };
 }

@@ -3,16 +3,20 @@
  * the cells. Ranks lie as monarch_jupyter/rendering/grid.py lays them.
  */
 
-import { count, element } from "./dom.js";
+import { count, element, setText } from "./dom.js";
+import { fitOf, shortLabel } from "./tiles.js";
 
-/** @typedef {"roomy" | "compact" | "dense"} Density */
+/** @typedef {import("./tiles.js").Fit} Fit */
 /** @typedef {Readonly<Record<string, number>>} Sizes */
 /** @typedef {import("./protocol.js").Indices} Indices */
 
 const WRAP = 16;
 const DENSE_WRAP = 32;
-const ROOMY = 64;
-const COMPACT = 256;
+const DENSEST_WRAP = 64;
+const LARGE = 256;
+const LARGEST = 1024;
+/** Pixels, until the page has laid out the grid. */
+const FIRST_ROOM = 960;
 
 /**
  * Rows of ranks, with a label where rows have to be told apart, and the heads of the columns.
@@ -29,7 +33,7 @@ export function gridOf(sizes, indices = {}) {
   }
   const [across, width] = last;
   if (dims.length === 0) {
-    const wrap = width > COMPACT ? DENSE_WRAP : WRAP;
+    const wrap = width > LARGEST ? DENSEST_WRAP : width > LARGE ? DENSE_WRAP : WRAP;
     if (width <= wrap) {
       return { columns: [], rows: [{ label: "", ranks: range(0, width) }] };
     }
@@ -69,16 +73,6 @@ export function ranksOf(sizes) {
 }
 
 /**
- * How much room a cell has.
- * @param {Sizes} sizes
- * @returns {Density}
- */
-export function densityOf(sizes) {
-  const ranks = ranksOf(sizes);
-  return ranks > COMPACT ? "dense" : ranks > ROOMY ? "compact" : "roomy";
-}
-
-/**
  * The coordinates of a rank.
  * @param {number} rank
  * @param {Sizes} sizes
@@ -97,54 +91,89 @@ export function pointOf(rank, sizes) {
 
 /**
  * The elements of a grid, one of which can be reached by Tab and the others from there by arrow keys. A click, Enter or
- * space chooses a rank, the same again or Escape none.
+ * space chooses a rank, the same again or Escape none. Tiles take the width that the page gives the grid.
  */
 export class RankGrid {
   /**
    * @param {string} name
    * @param {Sizes} sizes
-   * @param {Density} density
    * @param {(rank: number, underHead: boolean) => HTMLElement} cell `underHead`: whether a column's head says its place already
    * @param {() => void} onChoice another rank was chosen, or none
-   * @param {Indices} [indices] as in `gridOf`
+   * @param {{indices?: Indices, least?: number, most?: number, onFit?: (fit: Fit) => void}} [options] `indices` as in
+   *   `gridOf`; limits of a tile's width in pixels; `onFit` is called with each new size of tiles, the first one too
    */
-  constructor(name, sizes, density, cell, onChoice, indices = {}) {
+  constructor(name, sizes, cell, onChoice, options = {}) {
     /** @type {number | null} */
     this.chosen = null;
     this._onChoice = onChoice;
+    this._onFit = options.onFit ?? (() => undefined);
     /** @type {Map<number, HTMLElement>} */
     this._cells = new Map();
     const dims = Object.keys(sizes);
     const by = dims.length > 0 ? ` by ${dims.join(" and ")}` : "";
-    this.node = element("div", `mx-grid mx-${density}`, {
+    this.node = element("div", "mx-grid", {
       role: "grid",
       "aria-label": `${name}: ${count(ranksOf(sizes), "rank")}${by}`,
       // Arrow keys move in the grid, not from cell to cell of the notebook.
       "data-lm-suppress-shortcuts": "true",
     });
-    const layout = gridOf(sizes, indices);
+    const layout = gridOf(sizes, options.indices ?? {});
     const underHead = layout.columns.length > 0;
-    if (underHead) {
-      this.node.append(headOf(dims, layout.columns, density));
-    }
     this._places = layout.rows.map(({ ranks }) => ranks);
-    const longest = Math.max(...layout.rows.map(({ label }) => label.length));
-    this.node.style.setProperty("--mx-label", `${Math.ceil(longest * 0.6) + 1}em`);
-    for (const { label, ranks } of layout.rows) {
+    this._labels = layout.rows.map(({ label }) => label);
+    const columns = Math.max(...this._places.map((ranks) => ranks.length));
+    const isWrapped = !underHead && layout.rows.length > 1;
+    const shown = (/** @type {number} */ at) => options.indices?.[dims[0] ?? ""]?.[at] ?? at;
+    // The rows of a dim that was broken name their first rank; the heads count on from there.
+    const headName = (/** @type {number} */ at) => (isWrapped ? `+${at}` : `${dims[0] ?? ""}=${shown(at)}`);
+    /** Whether heads are needed only where tiles are too small for coordinates. */
+    this._isSingle = !underHead && !isWrapped;
+    this._names = underHead ? layout.columns : dims.length > 0 ? range(0, columns).map(headName) : [];
+    this._layout = {
+      columns,
+      ranks: ranksOf(sizes),
+      labels: this._labels,
+      heads: this._names,
+      ...(options.least === undefined ? {} : { least: options.least }),
+      ...(options.most === undefined ? {} : { most: options.most }),
+    };
+    /** @type {HTMLElement[]} */
+    this._heads = [];
+    /** @type {HTMLElement | null} */
+    this._headRow = null;
+    if (this._names.length > 0) {
+      this._addHeads(isWrapped ? "" : dims.slice(0, -1).join(" "));
+    }
+    /** @type {HTMLElement[]} */
+    this._rowHeads = [];
+    this._labels.forEach((label, y) => {
       const row = element("div", "mx-row", { role: "row" });
       if (label) {
-        row.append(element("span", "mx-label", { role: "rowheader" }, label));
+        const head = element("span", "mx-label", { role: "rowheader", "aria-label": label, title: label });
+        head.append(element("span", "mx-tick"));
+        this._rowHeads.push(head);
+        row.append(head);
       }
-      for (const rank of ranks) {
+      for (const rank of this._places[y] ?? []) {
         const made = cell(rank, underHead);
         made.dataset.rank = String(rank);
         this._cells.set(rank, made);
         row.append(made);
       }
       this.node.append(row);
-    }
+    });
     this._entry = this._cells.get(0);
     this._entry?.setAttribute("tabindex", "0");
+    /** What the axes are, where their labels are too short to say so. It belongs above the grid. */
+    this.axes = element("p", "mx-axes", {}, axesText(dims, isWrapped ? columns : 0));
+    /** @type {Fit | null} */
+    this._fitted = null;
+    this._fit(FIRST_ROOM);
+    this._watchWidth();
+    this._listen();
+  }
+
+  _listen() {
     this.node.addEventListener("keydown", (event) => this._onKey(event));
     this.node.addEventListener("click", (event) => {
       const rank = rankOf(event.target);
@@ -153,6 +182,91 @@ export class RankGrid {
         this.choose(rank);
       }
     });
+    for (const entered of ["pointerover", "focusin"]) {
+      this.node.addEventListener(entered, (event) => this._mark(rankOf(event.target)));
+    }
+    for (const left of ["pointerleave", "focusout"]) {
+      this.node.addEventListener(left, () => this._mark(null));
+    }
+  }
+
+  /**
+   * Mark the heads of a rank's row and column.
+   * @param {number | null} rank
+   */
+  _mark(rank) {
+    for (const head of this.node.querySelectorAll(".mx-here")) {
+      head.classList.remove("mx-here");
+    }
+    const y = rank === null ? -1 : this._places.findIndex((ranks) => ranks.includes(rank));
+    const x = rank === null ? -1 : (this._places[y]?.indexOf(rank) ?? -1);
+    this._rowHeads[y]?.classList.add("mx-here");
+    this._heads[x]?.classList.add("mx-here");
+  }
+
+  /** @param {string} corner the dims of the rows */
+  _addHeads(corner) {
+    const row = element("div", "mx-row mx-heads", { role: "row" });
+    if (this._labels.some((label) => label !== "")) {
+      const role = corner === "" ? "presentation" : "columnheader";
+      row.append(element("span", "mx-label mx-corner", { role, title: corner }, corner));
+    }
+    for (const name of this._names) {
+      const head = element("span", "mx-column", { role: "columnheader", "aria-label": name, title: name });
+      head.append(element("span", "mx-tick"));
+      this._heads.push(head);
+      row.append(head);
+    }
+    this._headRow = row;
+    this.node.append(row);
+  }
+
+  _watchWidth() {
+    if (typeof ResizeObserver !== "undefined") {
+      const observer = new ResizeObserver(([entry]) => {
+        // A frame later: a change of tiles in the callback itself may change the width once more.
+        requestAnimationFrame(() => this._fit(entry?.contentRect.width ?? 0));
+      });
+      observer.observe(this.node);
+    }
+  }
+
+  /**
+   * Size the tiles for that width.
+   * @param {number} room
+   */
+  _fit(room) {
+    if (room <= 0) {
+      return; // It is not shown.
+    }
+    const fit = fitOf(this._layout, room);
+    if (JSON.stringify(fit) === JSON.stringify(this._fitted)) {
+      return;
+    }
+    this._fitted = fit;
+    this.node.dataset.look = fit.look;
+    for (const name of /** @type {const} */ (["width", "height", "gap", "label"])) {
+      this.node.style.setProperty(`--mx-tile-${name}`, `${fit[name]}px`);
+    }
+    this._heads.forEach((head, x) => {
+      const tick = /** @type {HTMLElement} */ (head.firstElementChild);
+      const name = this._names[x] ?? "";
+      setText(tick, fit.fullColumns ? name : shortLabel(name));
+      head.classList.toggle("mx-quiet", x % fit.everyColumn !== 0);
+    });
+    const needsHeads = !this._isSingle || fit.look !== "roomy";
+    this.axes.hidden = !(needsHeads && this._heads.length > 0 && !fit.fullColumns) && !fit.shortLabels;
+    if (this._headRow !== null) {
+      this._headRow.hidden = !needsHeads;
+    }
+    this.node.classList.toggle("mx-short", fit.shortLabels);
+    const labels = this._labels.filter((label) => label !== "");
+    this._rowHeads.forEach((head, y) => {
+      const label = labels[y] ?? "";
+      setText(/** @type {HTMLElement} */ (head.firstElementChild), fit.shortLabels ? shortLabel(label) : label);
+      head.classList.toggle("mx-quiet", y % fit.everyRow !== 0);
+    });
+    this._onFit(fit);
   }
 
   /** @param {number} rank */
@@ -171,14 +285,14 @@ export class RankGrid {
    * @param {number} rank
    */
   choose(rank) {
-    this._mark("false");
+    this._select("false");
     this.chosen = rank === this.chosen ? null : rank;
-    this._mark("true");
+    this._select("true");
     this._onChoice();
   }
 
   /** @param {string} selected */
-  _mark(selected) {
+  _select(selected) {
     if (this.chosen !== null) {
       this._cells.get(this.chosen)?.setAttribute("aria-selected", selected);
     }
@@ -222,18 +336,17 @@ export class RankGrid {
 }
 
 /**
+ * "gpus across, hosts down"
  * @param {readonly string[]} dims
- * @param {readonly string[]} columns
- * @param {Density} density
+ * @param {number} wrap the length of rows into which the one dim is broken; 0: it is not
  */
-function headOf(dims, columns, density) {
-  const row = element("div", "mx-row", { role: "row" });
-  row.append(element("span", "mx-label", { role: "columnheader" }, dims.slice(0, -1).join(" ")));
-  for (const name of columns) {
-    const head = { role: "columnheader", "aria-label": name, title: name };
-    row.append(element("span", "mx-column", head, density === "dense" ? name.replace(/^.*=/, "") : name));
+function axesText(dims, wrap) {
+  const across = dims[dims.length - 1] ?? "";
+  if (wrap > 0) {
+    return `${across} in rows of ${wrap}, numbered from +0`;
   }
-  return row;
+  const down = dims.slice(0, -1).join(" and ");
+  return down ? `${across} across, ${down} down` : across;
 }
 
 /**

@@ -119,6 +119,9 @@ export const TARGET = "monarch.meshes";
  * @typedef {{do: "stop" | "kill", mesh: string, ranks?: readonly number[]}
  *   | {do: "stacks", mesh: string, ranks: readonly number[]}
  *   | {do: "actors", mesh: string, ranks: readonly [number]}
+ *   | {do: "usage", mesh: string, after: number}
+ *   | {do: "timeline", mesh: string, after_s: number}
+ *   | {do: "restart", mesh: string}
  *   | {do: "lines", mesh: string | null, cell: number | null, ranks: readonly number[] | null,
  *      grep: string, page: number | null}
  *   | {do: "debug_in_lab", mesh: string, ranks: readonly number[] | null}
@@ -185,7 +188,8 @@ export const TARGET = "monarch.meshes";
  */
 
 /**
- * A session of this user on this machine. `kept_as`: the name under which it outlives its client.
+ * A session of this user on this machine. `kept_as`: the name under which it outlives its client. `notebook`: the
+ * path of the notebook whose kernel is its client, where the server knows it.
  * @typedef {object} Session
  * @property {string} session
  * @property {string} state
@@ -196,6 +200,7 @@ export const TARGET = "monarch.meshes";
  * @property {string | null} program
  * @property {readonly string[]} meshes
  * @property {string | null} left
+ * @property {string | null} notebook
  */
 
 /**
@@ -429,5 +434,6 @@ function parseSession(data, at) {
     program: orNull(text, fields.program, `${at}.program`),
     meshes: each(text, fields.meshes, `${at}.meshes`),
     left: orNull(text, fields.left, `${at}.left`),
+    notebook: orNull(text, fields.notebook, `${at}.notebook`),
   };
 }

@@ -1,10 +1,11 @@
 /** The state of one rank and actions on it; works while a cell runs. */
 
 import { ActorsView } from "./actors.js";
-import { Outcome, ConfirmButton, report } from "./controls.js";
+import { Outcome, ConfirmButton, offers, report } from "./controls.js";
 import { DebugPane } from "./console_host.js";
 import { button, count, doing, duration, element, endpointText, isAtWork, pointText, setAttribute, setText } from "./dom.js";
 import { LinesView } from "./line_list.js";
+import { RankUsage } from "./usage.js";
 
 /** @typedef {import("./protocol.js").Mesh} Mesh */
 /** @typedef {import("./protocol.js").Row} Row */
@@ -12,9 +13,15 @@ import { LinesView } from "./line_list.js";
 const FACTS = ["state", "for", "process", "messages", "memory"];
 
 export class RankDetails {
-  /** @param {import("./controls.js").Ask} ask */
-  constructor(ask) {
+  /**
+   * @param {import("./controls.js").Ask} ask
+   * @param {import("./usage.js").UsageFeed} feed what the ranks of the mesh use
+   */
+  constructor(ask, feed) {
     this._ask = ask;
+    this._feed = feed;
+    this._usage = new RankUsage();
+    this._usage.node.hidden = true;
     this.node = element("section", "mx-details");
     this.node.hidden = true;
     this._title = element("strong");
@@ -36,13 +43,18 @@ export class RankDetails {
     this._lab = button("Debug in JupyterLab", () => this._debugInLab());
     this._lab.title = "JupyterLab's own debugger on this rank; press again to return it to the kernel";
     this._lab.setAttribute("aria-pressed", "false");
+    this._console.hidden = !offers(ask, "console");
+    this._lab.hidden = !offers(ask, "debug_in_lab");
+    this._stop.hidden = !offers(ask, "stop");
+    this._kill.node.hidden = !offers(ask, "kill");
+    this._stacks.hidden = !offers(ask, "stacks");
     const bar = element("div", "mx-bar", { role: "toolbar", "aria-label": "Actions on this rank" });
     bar.append(this._console, this._lab, this._stop, this._kill.node, this._stacks, this._log);
     this._stack = element("pre", "mx-stack", { tabindex: "0", "aria-label": "Stack" });
     this._stack.hidden = true;
     this._lines = new LinesView(ask, "Lines of this rank");
     this._lines.node.hidden = true;
-    this.node.append(this._title, this._facts, bar, this._outcome.node, this._actors.node, this._pane.node, this._stack, this._lines.node);
+    this.node.append(this._title, this._facts, this._usage.node, bar, this._outcome.node, this._actors.node, this._pane.node, this._stack, this._lines.node);
     /** @type {Mesh | null} */
     this._mesh = null;
     /** @type {Row | null} */
@@ -112,6 +124,13 @@ export class RankDetails {
       row.rss_mib === null ? "unknown" : `${row.rss_mib.toFixed(0)} MiB`,
     ];
     this._values.forEach((node, i) => setText(node, values[i] ?? ""));
+  }
+
+  /** New figures of what ranks use have come, or another rank is shown. */
+  showUsage() {
+    if (this._row !== null) {
+      this._usage.show(this._feed, this._row.rank);
+    }
   }
 
   /** Open the console of the rank that is shown. */

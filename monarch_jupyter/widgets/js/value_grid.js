@@ -7,7 +7,7 @@
  */
 
 import { count, element, extentText, pointText, setAttribute, setText } from "./dom.js";
-import { RankGrid, densityOf, pointOf, rankOf } from "./grid.js";
+import { RankGrid, pointOf, rankOf, ranksOf } from "./grid.js";
 import { connectView } from "./requests.js";
 import { reduceValues } from "./views.js";
 
@@ -16,6 +16,9 @@ import { reduceValues } from "./views.js";
 
 const FAINTEST = 8; // per cent of the theme's colour in the cell of the lowest number
 const STRONGEST = 55;
+const TEXT_WIDTH = 78; // pixels of a tile
+const NUMBER_WIDTH = 54; // pixels that a number of `shortNumber` needs in a tile
+const MOST_TEXTS = 256; // values that are shown as texts, if they are numbers
 const HINT = "Point at a rank, or walk the grid with the arrow keys; Enter keeps a rank in view.";
 
 export class ValuesGrid {
@@ -71,22 +74,28 @@ export class ValuesGrid {
 
   /** @param {ValuesView} values */
   _build(values) {
-    // Texts need room, however many there are.
-    const density = densityOf(values.sizes) === "dense" && values.numbers === null ? "compact" : densityOf(values.sizes);
     this._cells.clear();
     this._shown = this._pointed = null;
-    const cell = (/** @type {number} */ rank) => this._cell(rank, density === "dense");
-    this._grid = new RankGrid(this._name, values.sizes, density, cell, () => this._say(), values.indices);
-    this._place.replaceChildren(this._grid.node);
+    const isNumbers = values.numbers !== null;
+    const hasTexts = !isNumbers || ranksOf(values.sizes) <= MOST_TEXTS;
+    const cell = (/** @type {number} */ rank) => this._cell(rank, hasTexts);
+    this._grid = new RankGrid(this._name, values.sizes, cell, () => this._say(), {
+      indices: values.indices,
+      // Texts need room, however many there are.
+      least: isNumbers ? 4 : TEXT_WIDTH,
+      ...(hasTexts ? { most: TEXT_WIDTH } : {}),
+      onFit: (fit) => this._place.classList.toggle("mx-wordless", fit.width < NUMBER_WIDTH),
+    });
+    this._place.replaceChildren(this._grid.axes, this._grid.node);
   }
 
   /**
    * @param {number} rank
-   * @param {boolean} dense
+   * @param {boolean} hasText
    */
-  _cell(rank, dense) {
+  _cell(rank, hasText) {
     const node = element("div", "mx-cell mx-value", { role: "gridcell", tabindex: "-1", "aria-selected": "false" });
-    const text = dense ? null : element("span", "mx-figure");
+    const text = hasText ? element("span", "mx-figure") : null;
     if (text !== null) {
       node.append(text);
     }

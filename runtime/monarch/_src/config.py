@@ -52,6 +52,10 @@ class Settings(msgspec.Struct, frozen=True):
         beside the links.
     rdma_encrypt_tcp: encrypt transfers of RDMABuffers over TCP between hosts; payloads always are.
     rdma_disable_ibverbs: never use RDMA network cards.
+    telemetry_retention: how long processes keep history for queries; 0: they keep none.
+    telemetry_rows: the maximal number of rows of each kind of history in a process.
+    tensor_item: what code gets that needs the values of a tensor of a mesh, such as `loss.item()`:
+        an `error`, or by `fetch` those of the first rank of the mesh, for which it waits.
     actor_queue_dispatch: always True: each actor has a queue of its own for messages.
     """
 
@@ -71,6 +75,9 @@ class Settings(msgspec.Struct, frozen=True):
     fault_injection: bool = False
     cast_fanout: int = 16
     spin: float = SPIN_S
+    telemetry_retention: float = 0.0
+    telemetry_rows: int = 4096
+    tensor_item: str = "error"
 
     @property
     def cleanup_s(self) -> float:
@@ -165,6 +172,12 @@ def _count(key: str, value: object) -> int:
     raise TypeError(f"{key}={value!r}: give a whole number of at least 1, such as 32")
 
 
+def _tensor_item(key: str, value: object) -> str:
+    if value in ("error", "fetch"):
+        return str(value)
+    raise TypeError(f"{key}={value!r}: give 'error' or 'fetch'")
+
+
 _PARSERS: dict[str, Callable[[str, object], Any]] = {
     "liveness": seconds,
     "cleanup_timeout": seconds,
@@ -182,6 +195,9 @@ _PARSERS: dict[str, Callable[[str, object], Any]] = {
     "fault_injection": _flag,
     "cast_fanout": _count,
     "spin": seconds,
+    "telemetry_retention": seconds,
+    "telemetry_rows": _count,
+    "tensor_item": _tensor_item,
 }
 
 
@@ -402,9 +418,42 @@ def settings() -> Settings:
     return _merged(runtime)
 
 
+def settings_with_sources() -> list[tuple[str, Any, str]]:
+    """Each setting in force now with its value and its source.
+
+    The source is `runtime` (`configure`), `environment`, `derived` (from `liveness`) or `default`.
+
+    Raises:
+        TypeError, ValueError: as `settings`.
+    """
+    runtime, environment, found = _configured(), _environment(), settings()
+    sources: list[tuple[str, Any, str]] = []
+    for key in _PARSERS:
+        value = _in_force(found, key) if key in _IN_FORCE else getattr(found, key)
+        if runtime.get(key) is not None:
+            source = "runtime"
+        elif key in environment:
+            source = "environment"
+        else:
+            source = "derived" if key in _IN_FORCE else "default"
+        sources.append((key, value, source))
+    return sources
+
+
 def spin_s() -> float:
     """`settings().spin`; almost free if it is not set, since each proc calls this."""
     return settings().spin if b"MONARCH_SPIN" in _behind or any(list(_layers.values())) else SPIN_S
+
+
+def history_is_set() -> bool:
+    """Whether the settings may say that history is kept; almost free, as each proc calls this."""
+    return b"MONARCH_TELEMETRY_RETENTION" in _behind or any(list(_layers.values()))
+
+
+def history_settings() -> tuple[float, int]:
+    """How many seconds of history a process keeps, and how many rows of each kind."""
+    found = settings()
+    return found.telemetry_retention, found.telemetry_rows
 
 
 def for_new_procs() -> dict[str, str]:

@@ -4,7 +4,8 @@
     └── CallCancelled         in a sync endpoint: the caller has cancelled the call
     Exception
     ├── ActorError            an endpoint raised; the actor lives
-    │   └── ItemError             a function that `map` runs has raised for one of its items
+    │   ├── ItemError             a function that `map` runs has raised for one of its items
+    │   └── RemoteException       an operation on a distributed tensor has failed on a rank
     ├── CollectiveError       (RuntimeError) a rank did not come to a collective of a process group
     ├── DebugError            (RuntimeError) the debugger cannot do what was requested
     ├── DeadlockError         (RuntimeError) actors wait for each other in a cycle
@@ -20,6 +21,7 @@
     ├── StateDictMismatchError (ValueError) a published state dict does not fit the requested one
     ├── QueryError            (ValueError) a query is refused, or fails
     ├── StacksError           (RuntimeError) the stacks of ranks cannot be read here
+    ├── RecoveryError         (RuntimeError) a training cannot go on after a death
     ├── SessionError          (RuntimeError) a session cannot be kept, resumed or released
     └── SupervisionError      (RuntimeError) the actor, process or host that was called has died
         ├── BootstrapError    (ActorError) the bootstrap function of a process has raised
@@ -113,6 +115,43 @@ class ItemError(ActorError):
     def __reduce__(self) -> tuple[Any, ...]:
         kind, facts = super().__reduce__()
         return kind, (*facts, self.index, self.item)
+
+
+class RemoteException(ActorError):
+    """An operation of a tensor of a mesh has failed on a rank. The rank lives.
+
+    Raised when a value that depends on the operation is fetched. `exception` is that of the rank,
+    `traceback` its text there, and `operation` the name of the operation. `filename`, `line` and
+    `source` tell the line of the program that issued it; `rank` and `point` where it failed.
+    """
+
+    def __init__(
+        self,
+        exception: BaseException | None = None,
+        message: str = "an operation has failed on a rank",
+        failures: Sequence[RankFailure] = (),
+        *,
+        operation: str = "",
+        rank: int = -1,
+        point: Mapping[str, int] | None = None,
+        filename: str = "",
+        line: int = 0,
+        source: str = "",
+        traceback: str = "",
+    ) -> None:
+        super().__init__(exception, message, failures)
+        self.operation = operation
+        self.rank = rank
+        self.point = dict(point or {})
+        self.filename = filename
+        self.line = line
+        self.source = source
+        self.traceback = traceback
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind, facts = super().__reduce__()
+        own = ("operation", "rank", "point", "filename", "line", "source", "traceback")
+        return kind, facts, {name: getattr(self, name) for name in own}
 
 
 class SupervisionError(_FailureReport, RuntimeError):
@@ -249,6 +288,13 @@ class CollectiveError(RuntimeError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.why,)
+
+
+class RecoveryError(RuntimeError):
+    """A training cannot go on: too many replicas are lost, all state is lost, or no step is done.
+
+    The error of a spawn that failed, if that is the reason, is its `__cause__`.
+    """
 
 
 class DeadlockError(RuntimeError):

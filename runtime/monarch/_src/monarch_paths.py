@@ -29,6 +29,13 @@ _JOB = "monarch._src.job"
 
 # Per path its names: those of `monarch.actor`, unless `NAME=MODULE:PATH` says another object.
 _TABLE = {
+    "monarch": """
+        Extent Future NDSlice Shape Simulator=monarch.simulator:Simulator
+        set_meta=monarch.simulator:set_meta clear_runtime_config=monarch.config:clear_runtime_config
+        configure=monarch.config:configure configured=monarch.config:configured
+        get_global_config=monarch.config:get_global_config
+        get_runtime_config=monarch.config:get_runtime_config
+    """,
     f"{_HYPERACTOR}.buffers": """
         Buffer=monarch.buffers:Buffer FrozenBuffer=monarch.buffers:FrozenBuffer
     """,
@@ -63,20 +70,81 @@ _TABLE = {
     """,
     f"{_ACTOR}.future": "Future",
     f"{_ACTOR}.host_mesh": "BootstrapCommand HostMesh default_bootstrap_cmd this_host this_proc",
+    f"{_ACTOR}.mock": """
+        patch_actor=monarch.testing:patch_actor
+        patch_tensor_engine=monarch.testing:patch_tensor_engine
+    """,
     f"{_ACTOR}.proc_mesh": "HostMesh ProcMesh get_or_spawn_controller",
     f"{_ACTOR}.shape": "Extent NDSlice Point Shape",
     f"{_ACTOR}.supervision": "MeshFailure SupervisionError unhandled_fault_hook",
     f"{_JOB}.job": """
         DEFAULT_JOB_PATH=monarch.job:DEFAULT_JOB_PATH JobState=monarch.job:JobState
         JobTrait=monarch.job:JobTrait LocalJob=monarch.job:LocalJob SSHJob=monarch.job:SSHJob
-        job_load=monarch.job:job_load
+        exec_command=monarch.job:exec_command job_load=monarch.job:job_load
+        TelemetryConfig=monarch.job:TelemetryConfig
+        job_loads=monarch.job:job_loads load_current_job=monarch.job:load_current_job
+        set_current_job=monarch.job:set_current_job
     """,
+    f"{_JOB}.port_forward": "PortForwarder=monarch.job:PortForwarder",
+    f"{_JOB}.shell": "shell=monarch.job:shell",
     f"{_JOB}.process": "ProcessJob=monarch.job:ProcessJob",
+    f"{_JOB}.slurm": "SlurmJob=monarch.job:SlurmJob",
+    "monarch.common._coalescing": """
+        coalescing=monarch.tensors:coalescing compile=monarch.tensors:compile
+    """,
+    "monarch.common.device_mesh": """
+        RemoteProcessGroup=monarch.tensors:RemoteProcessGroup
+        get_active_mesh=monarch.tensors:get_active_mesh no_mesh=monarch.tensors:no_mesh
+        slice_mesh=monarch.tensors:slice_mesh to_mesh=monarch.tensors:to_mesh
+    """,
+    "monarch.common.future": "Future",
+    "monarch.common.opaque_ref": "OpaqueRef=monarch.tensors:OpaqueRef",
+    "monarch.opaque_object": """
+        OpaqueObject=monarch.tensors:OpaqueObject opaque_method=monarch.tensors:opaque_method
+    """,
+    "monarch.common.remote": """
+        call_on_shard_and_fetch=monarch.tensors:call_on_shard_and_fetch
+        remote=monarch.tensors:remote
+    """,
+    "monarch.common.stream": """
+        Stream=monarch.tensors:Stream get_active_stream=monarch.tensors:get_active_stream
+    """,
+    "monarch.common.tensor": "Tensor=monarch.tensors:Tensor",
+    "monarch.distributed_telemetry.profiler": "profile=monarch.observe:profile_at",
+    "monarch.fetch": """
+        call_on_shard_and_fetch=monarch.tensors:call_on_shard_and_fetch
+        fetch_shard=monarch.tensors:fetch_shard inspect=monarch.tensors:inspect
+        show=monarch.tensors:show
+    """,
+    "monarch.gradient_generator": """
+        grad_function=monarch.tensors:grad_function grad_generator=monarch.tensors:grad_generator
+    """,
+    "monarch.mesh_controller": "RemoteException=monarch.tensors:RemoteException",
+    "monarch.simulator.config": "set_meta=monarch.simulator:set_meta",
+    "monarch.simulator.interface": "Simulator=monarch.simulator:Simulator",
+    "monarch.timer.execution_timer": """
+        ExecutionTimer=monarch.timer:ExecutionTimer
+        execution_timer_start=monarch.timer:execution_timer_start
+        execution_timer_stop=monarch.timer:execution_timer_stop
+        get_execution_timer_average_ms=monarch.timer:get_execution_timer_average_ms
+        get_execution_timer_summary=monarch.timer:get_execution_timer_summary
+        get_latest_timer_measurement=monarch.timer:get_latest_timer_measurement
+        get_time_perfcounter=monarch.timer:get_time_perfcounter
+    """,
+    "monarch.timer.remote_execution_timer": """
+        execution_timer_start=monarch.timer:execution_timer_start
+        execution_timer_stop=monarch.timer:execution_timer_stop
+        get_execution_timer_average_ms=monarch.timer:get_execution_timer_average_ms
+        get_time_perfcounter=monarch.timer:get_time_perfcounter
+    """,
 }
 
 # What to use in place of names that are absent: objects of Monarch's Rust, or of its own inside.
 _INSTEAD = {
+    "ActorFuture": "use monarch.actor.Future",
+    "BatchJob": "SlurmJob(...).apply(client_script) runs the client in the allocation",
     "BindSpec": "monarch.actor.enable_transport takes 'ipc', 'tcp' or an address",
+    "LoginJob": "use monarch.job.SSHJob",
     "Mailbox": "use monarch.actor.Channel.open()",
     "OncePortRef": "use monarch.actor.Channel.open(once=True)",
     "PortId": "use monarch.actor.Port",
@@ -86,11 +154,12 @@ _INSTEAD = {
     "Shared": "use monarch.actor.Future",
     "bootstrap_host": "use monarch.actor.this_host()",
     "create_local_host_mesh": "use monarch.actor.this_host()",
-    "exec_command": "call subprocess.run(...) in an endpoint on each host",
     "fake_in_process_host": "use monarch.actor.this_host()",
+    "function_resolvers": "monarch.remote takes functions, which travel by value",
     "get_active_proc_meshes": "use monarch.observe.meshes()",
-    "job_loads": "use monarch.job.job_load(path)",
+    "mast_reserve": "use a job of monarch.job",
     "proc_mesh": "use monarch.actor.this_host().spawn_procs(...)",
+    "world_mesh": "use monarch.actor.this_host().spawn_procs(...)",
 }
 _ELSE = "nothing of this package stands for it; monarch.actor, .config, .job, .rdma are public"
 
@@ -208,6 +277,7 @@ _finder = _Finder()
 
 
 def install() -> None:
-    """Serve the table. Idempotent."""
+    """Serve the table, also the names of the package `monarch` itself. Idempotent."""
     if _finder not in sys.meta_path:
+        _add_names(sys.modules["monarch"])
         sys.meta_path.insert(0, _finder)  # pyright: ignore[reportArgumentType]

@@ -8,5 +8,6 @@ job.kill()
 """
 
 from monarch._src.job.spmd import SPMDJob, serve
+from monarch._src.job.store_job import StoreJob
 
-__all__ = ["SPMDJob", "serve"]
+__all__ = ["SPMDJob", "StoreJob", "serve"]

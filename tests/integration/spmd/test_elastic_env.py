@@ -62,7 +62,7 @@ def test_a_port_that_is_taken_is_one_error_with_the_remedy(trainers: Trainers) -
     procs = trainers(gpus=2)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        with pytest.raises(OSError, match=rf"port {port} of .* Leave the port out"):
+        with pytest.raises(OSError, match=rf"port {port} of .*; leave the port out"):
             setup_torch_elastic_env(procs, master_port=port)
     setup_torch_elastic_env(procs)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,13 @@ def failures_of(actors: Any, absent: int, how: str, gate: GateKeeper) -> dict[in
         if how == "raises" or rank != absent:
             one.variables.call_one([]).get(timeout=PATIENCE_S)
     return {failure.rank: failure for failure in raised.value.failures}
+
+
+def hold_rank_0(actors: Any, gate: GateKeeper) -> Any:
+    """Keep rank 0 busy until the gate opens, so that calls wait in its mailbox; that call."""
+    held = actors.slice(gpus=0).hold.call_one(gate.gate)
+    gate.wait_entered()
+    return held
 
 
 def assert_told(found: dict[int, RankFailure], absent: int, text: str) -> None:
@@ -80,6 +88,47 @@ def test_a_rank_that_raises_ends_it_and_all_ranks_make_a_new_group(
         actors.add.call(1.0).get(timeout=PATIENCE_S)
     procs.init_process_group()
     assert list(actors.add.call(1.0).get(timeout=60).values()) == [4.0] * 4
+
+
+def test_a_call_that_begins_late_does_not_come_to_the_next_group(
+    trainers: Trainers, gate: GateKeeper
+) -> None:
+    procs = trainers(gpus=2)
+    procs.init_process_group()
+    actors = on(procs, Trainer)
+    held = hold_rank_0(actors, gate)
+    late = actors.raise_before.call(1)  # rank 0 has it in its mailbox
+    with pytest.raises(ActorError, match="a bad batch"):
+        late.get(timeout=PATIENCE_S)
+    with ThreadPoolExecutor(1) as pool:
+        joining = pool.submit(procs.init_process_group)
+        gate.open()
+        held.get(timeout=PATIENCE_S)
+        joining.result(timeout=PATIENCE_S)
+    others = procs.spawn("others", Trainer)
+    assert list(others.add.call(1.0).get(timeout=PATIENCE_S).values()) == [2.0] * 2
+
+
+def test_a_call_that_waits_as_a_rank_dies_does_not_come_to_the_next_group(
+    trainers: Trainers, gate: GateKeeper, faults: Faults
+) -> None:
+    procs = trainers(gpus=3)
+    procs.init_process_group()
+    actors = on(procs, Trainer)
+    held = hold_rank_0(actors, gate)
+    late = actors.kill_before.call(2)  # rank 0 has it in its mailbox
+    with pytest.raises(SupervisionError, match="killed by SIGKILL"):
+        late.get(timeout=PATIENCE_S)
+    rest = procs.slice(gpus=slice(0, 2))
+    with ThreadPoolExecutor(1) as pool:
+        joining = pool.submit(rest.init_process_group)
+        with pytest.raises(FutureTimeoutError):
+            joining.result(timeout=1)
+        gate.open()
+        held.get(timeout=PATIENCE_S)
+        joining.result(timeout=PATIENCE_S)
+    others = rest.spawn("others", Trainer)
+    assert list(others.add.call(1.0).get(timeout=PATIENCE_S).values()) == [2.0] * 2
 
 
 def test_an_actor_that_dies_ends_it_too(

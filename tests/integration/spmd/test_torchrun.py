@@ -145,7 +145,7 @@ def test_a_port_that_is_taken_ends_the_run_before_the_script(script: str) -> Non
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = str(listener.getsockname()[1])
-        with pytest.raises(OSError, match=rf"port {port} of .* Leave the port out"):
+        with pytest.raises(OSError, match=rf"port {port} of .*; leave the port out"):
             torchrun(["--nproc-per-node", "2", "--master-port", port, script, "well"])
     assert meshes() == []
 

@@ -107,6 +107,25 @@ class Trainer(Actor):
         return float(self._sum(1.0))
 
     @endpoint
+    def hold(self, gate: Gate) -> None:
+        """Keep this actor busy until the gate is open."""
+        gate.pass_through()
+
+    @endpoint
+    def raise_before(self, absent: int) -> float:
+        """The sum of ones; rank `absent` raises instead."""
+        if context().message_rank.rank == absent:
+            raise ValueError("a bad batch")
+        return float(self._sum(1.0))
+
+    @endpoint
+    def kill_before(self, absent: int) -> float:
+        """The sum of ones; rank `absent` kills its process instead."""
+        if context().message_rank.rank == absent:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return float(self._sum(1.0))
+
+    @endpoint
     def raise_after(self, absent: int) -> float:
         """The sum of ones; rank `absent` raises when it has it."""
         found = float(self._sum(1.0))

@@ -231,6 +231,7 @@ def test_a_record_of_somebody_else_is_refused(hosts: Path, path: Path) -> None:
         job_load(path)
 
 
+@pytest.mark.slow
 def test_two_programs_that_begin_together_reserve_once(hosts: Path, path: Path) -> None:
     program = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parents[3])!r})\n"

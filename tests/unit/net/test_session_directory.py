@@ -260,6 +260,16 @@ def test_a_new_session_sweeps_before_it_begins(base: Path) -> None:
     assert list(base.iterdir()) == [fresh]
 
 
+def test_a_removal_that_was_cut_off_is_finished(base: Path) -> None:
+    made = [sessions.make() for _ in range(3)]
+    empty, full, foreign = (one.rename(f"{one}{sessions.GONE}") for one in made)
+    (full / "boards").mkdir()
+    (full / "boards" / "one").touch()
+    foreign.chmod(0o755)
+    assert sessions.sweep(base) == []
+    assert (empty.exists(), full.exists(), foreign.exists()) == (False, False, True)
+
+
 def test_a_directory_that_others_could_enter_is_not_swept(base: Path) -> None:
     dead = sessions.make()
     os.close(sessions.hold(dead))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from monarch._src.spmd.backend_choice import backend_names, own_devices
+from monarch._src.spmd.backend_choice import backend_names, own_devices, shared_gpus
 
 
 def test_names_come_with_and_without_their_devices() -> None:
@@ -32,3 +32,9 @@ def test_ranks_that_share_a_device_or_lack_one_get_none() -> None:
     assert own_devices([("a",), ("a",)], ["h1", "h1"]) == ()
     assert own_devices([("a", "b")] * 3, ["h1"] * 3) == ()
     assert own_devices([("a",), ()], ["h1", "h2"]) == ()
+
+
+def test_nccl_on_ranks_that_share_a_gpu_is_refused_with_the_remedy() -> None:
+    text = shared_gpus("trainers", [("a",), ("a",), ()], "nccl")
+    assert text.startswith("backend 'nccl': nccl needs a GPU of its own for each rank, and the 3 ")
+    assert "ranks of trainers see 1; leave backend out" in text

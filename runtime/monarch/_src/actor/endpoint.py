@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from functools import cached_property, partial
+from functools import partial
 from types import FunctionType
 from typing import (
     TYPE_CHECKING,
@@ -25,6 +25,7 @@ from typing import (
 
 import msgspec
 
+from monarch._src.actor.method_declaration import MethodDeclaration
 from monarch._src.failures.report import Undeliverable
 from monarch._src.shape import MeshTrait, Region
 
@@ -44,70 +45,8 @@ def reserve(names: Iterable[str]) -> None:
     _reserved = frozenset(names)
 
 
-class EndpointMethod(Generic[P, R]):
+class EndpointMethod(MethodDeclaration, Generic[P, R]):
     """A method marked with `@endpoint`. On an actor instance it is the plain method."""
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        *,
-        concurrent: bool = False,
-        by_port: bool = False,
-        instrument: bool = True,
-    ) -> None:
-        self.function = function
-        self.name = function.__name__
-        self.__doc__ = function.__doc__
-        self.__wrapped__ = function
-        self.is_async = inspect.iscoroutinefunction(function)
-        self.concurrent = concurrent
-        self.by_port = by_port
-        self.instrument = instrument
-        parameters = list(inspect.signature(function).parameters.values())
-        if not parameters:
-            raise TypeError(f"endpoint {function.__qualname__} takes no self; add it")
-        if by_port and len(parameters) < 2:
-            raise TypeError(
-                f"endpoint {function.__qualname__} answers through a port: take it as the first "
-                "parameter after self"
-            )
-        parameters = list(self.signature.parameters.values())
-        simple = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
-        plain = all(p.kind in simple for p in parameters)
-        needed = sum(p.default is inspect.Parameter.empty for p in parameters)
-        # The counts of positional arguments that need no check by `inspect`, which takes 10 us.
-        self._positional_counts = range(needed, len(parameters) + 1) if plain else range(0)
-
-    @cached_property
-    def signature(self) -> inspect.Signature:
-        """The parameters that a caller passes."""
-        parameters = list(self._full_signature.parameters.values())
-        return inspect.Signature(parameters[self._skipped :])
-
-    @cached_property
-    def _full_signature(self) -> inspect.Signature:
-        return inspect.signature(self.function)
-
-    @property
-    def _skipped(self) -> int:
-        """How many leading parameters the caller does not pass: self, and the port."""
-        return 2 if self.by_port else 1
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the signatures: few receivers need them, and they can be derived."""
-        derived = ("signature", "_full_signature")
-        return {name: value for name, value in self.__dict__.items() if name not in derived}
-
-    def check(self, class_name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Raise TypeError if the method cannot be called with these arguments."""
-        if not kwargs and len(args) in self._positional_counts:
-            return
-        try:
-            # The full signature, since a keyword argument called `self` would fail only on the
-            # rank.
-            self._full_signature.bind(*(None,) * self._skipped, *args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{class_name}.{self.name}{self.signature}: {error}") from None
 
     # An actor mesh is typed as its actor class, so attribute access yields an Endpoint.
     @overload
@@ -159,7 +98,9 @@ class _EndpointDecorator:
         """Mark a method as callable from other processes.
 
         Args:
-            propagate: ignored; accepted for programs that use it with distributed tensors.
+            propagate: how `rref` learns the shapes of the tensors that the method returns. A
+                function gets the arguments, as tensors without values, and returns tensors of
+                these shapes. By default a rank is asked after each call.
             explicit_response_port: the method takes a `Port` as its first argument and answers
                 through it, at any time and any number of times; its return value is dropped.
             instrument: whether the caller and the rank count and time the calls; see
@@ -170,6 +111,7 @@ class _EndpointDecorator:
             concurrent=self._concurrent,
             by_port=explicit_response_port,
             instrument=instrument,
+            propagate=propagate,
         )
         return make if method is None else make(method)
 
@@ -188,7 +130,7 @@ class _PortEndpointDecorator(Protocol):
 
 
 def _make(
-    method: Any, *, concurrent: bool, by_port: bool, instrument: bool
+    method: Any, *, concurrent: bool, by_port: bool, instrument: bool, propagate: Any
 ) -> EndpointMethod[Any, Any]:
     if concurrent and isinstance(method, EndpointMethod):
         raise ValueError(
@@ -204,6 +146,7 @@ def _make(
         concurrent=concurrent,
         by_port=by_port,
         instrument=instrument,
+        propagate=propagate,
     )
 
 

@@ -284,7 +284,7 @@ class Future(Waitable, Generic[R]):
     def _timeout_text(self, timeout: float | None) -> str:
         late = f"no answer within {timeout} s"
         if not self._cycle:
-            return f"{late}{_owing_text(self.pending)}; the call goes on, ask again"
+            return f"{late}{owing_text(self.pending)}; the call goes on, ask again"
         return f"{late}; none can come while this waits: {DeadlockError(self._cycle)}"
 
     def _outlasts_pauses(self, timeout: float | None, began: float) -> bool:
@@ -466,7 +466,7 @@ class Future(Waitable, Generic[R]):
         return f"<Future {state}{hint}>"
 
 
-def _owing_text(pending: Any) -> str:
+def owing_text(pending: Any) -> str:
     """` from Trainer.step on cells[gpus=3] (1 of 8 ranks)`: the ranks that owe an answer."""
     if pending is None or not pending.endpoint:
         return ""

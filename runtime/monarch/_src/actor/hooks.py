@@ -23,6 +23,8 @@ class RuntimeHooks:
         # Set by `actor.run.local_actors` in every process that runs actors.
         self.on_spawn: Callable[[str, SpawnActor, Payload], None] | None = None
         self.on_unknown_actor: Callable[[str, Call | StopActor, Payload], None] | None = None
+        # The actor, the caller, and the number of its call, which is cancelled.
+        self.on_early_cancel: Callable[[int, str, int], None] | None = None
         # On the actor's own thread, when nothing of the actor runs any more.
         self.on_actor_gone: Callable[[Any], None] | None = None
 

@@ -260,6 +260,11 @@ class _Received(Future[R]):
         return cast(R, (self._rank, value)) if self.ranked else value
 
 
+def is_of_port(future: Future[Any]) -> bool:
+    """Whether that future stands for the next message to a port."""
+    return isinstance(future, _Received)
+
+
 class PortReceiver(Generic[R]):
     """The receiving end of a port. It cannot be sent to another process.
 

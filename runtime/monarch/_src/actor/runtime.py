@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Container
+from importlib import import_module
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -32,7 +33,7 @@ from monarch._src.actor.deliver.undeliverable import UndeliverableMessages
 from monarch._src.actor.future import PAUSES, Future, Prober, set_canceller
 from monarch._src.actor.hooks import RuntimeHooks
 from monarch._src.actor.inspect.agent_client import AgentClient
-from monarch._src.actor.inspect.handlers import InspectHandlers
+from monarch._src.actor.inspect.handlers import HISTORY_SWITCH, InspectHandlers
 from monarch._src.actor.protocols import LocalActor, Receiver
 from monarch._src.actor.refs import Known, ProcsRef, agent_of, client_ref
 from monarch._src.actor.run.tombstones import Tombstones
@@ -40,7 +41,7 @@ from monarch._src.actor.state.calls import CallTable, PendingCall
 from monarch._src.actor.state.endpoint_metrics import MetricsTable
 from monarch._src.actor.supervise.ownership import OwnedMeshes
 from monarch._src.actor.supervise.terminations import Terminations
-from monarch._src.config import spin_s
+from monarch._src.config import history_is_set, spin_s
 from monarch._src.events import ProcReady, bus
 from monarch._src.host.state.cast_relay import unpacked
 from monarch._src.host.status_board import Slot
@@ -87,6 +88,7 @@ from monarch._src.wire.messages import (
     Snapshotted,
     SpawnActor,
     StacksRead,
+    StacksSampled,
     StopActor,
     StopProc,
     TableRead,
@@ -177,6 +179,7 @@ class Runtime:
             ActorFailed: self.terminations.on_actor_failed,
             Snapshotted: self.agent.on_answer,
             StacksRead: self.agent.on_answer,
+            StacksSampled: self.agent.on_answer,
             Signalled: self.agent.on_answer,
             TableRead: self.agent.on_answer,
             OutputLines: self.agent.on_output,
@@ -213,6 +216,7 @@ class Runtime:
         self.directory = directory
         self.rank = rank
         self.uids = UidSource()
+        self.begun_ns = time.monotonic_ns()
         self.node.begin(name, address_of(directory, name), mesh=mesh, rank=rank, site=site)
         self.node.leader.spin(spin_s())
         self.payloads.begin(rank)
@@ -222,6 +226,8 @@ class Runtime:
             ActorWaits(name, 0),
         )  # fmt: skip
         self.root = Context(client, 0, [], [])
+        if history_is_set():
+            import_module(HISTORY_SWITCH).begin()
 
     @property
     def proc_ref(self) -> ProcsRef | None:
@@ -447,6 +453,8 @@ class Runtime:
         cell = self.cells.get(message.actor)
         if cell is not None:
             cell.cancel(peer, message.call)
+        elif message.actor not in self.tombstones and self.hooks.on_early_cancel is not None:
+            self.hooks.on_early_cancel(message.actor, peer, message.call)
 
     def _on_ask_data(self, peer: str, message: AskData, _payload: Payload) -> None:
         if self.hooks.on_ask_data is not None:

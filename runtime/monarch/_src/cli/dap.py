@@ -14,9 +14,9 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from time import monotonic
 
-from monarch._src.cli.agent_connection import TerminalConnection, choose_session
 from monarch._src.debug.dap.client import Bridge, BridgedRank
 from monarch._src.debug.rank_selection import Selection, parse_named
+from monarch._src.debug.terminal_connection import TerminalConnection, choose_session
 from monarch._src.errors import DebugError
 from monarch._src.failures.report import at_text
 from monarch._src.net.observer import ask_agents
@@ -55,7 +55,7 @@ def _ranks(session: Session, selection: Selection) -> list[BridgedRank]:
     """The ranks of this host that `selection` names."""
     (seen,) = ask_agents([session.directory], ANSWER_S)
     if not isinstance(seen, Snapshotted):
-        raise DebugError(f"session {session.name} did not answer within {ANSWER_S:g} s")
+        raise DebugError(f"{session.label} did not answer within {ANSWER_S:g} s")
     found: list[BridgedRank] = []
     for mesh in seen.meshes:
         if selection.name not in ("", mesh.name):
@@ -87,7 +87,7 @@ def _stream(port: int | None, session: Session) -> Generator[tuple[int, int]]:
         print(f"waiting for an editor on port {number}", file=sys.stderr, flush=True)
         while not select.select([server], [], [], LOOK_S)[0]:
             if not _is_alive(session):
-                raise DebugError(f"session {session.name} ended before an editor connected")
+                raise DebugError(f"{session.label} ended before an editor connected")
         connection, _ = server.accept()
     with connection:  # the listening socket is closed: one editor only
         yield connection.fileno(), connection.fileno()
@@ -141,7 +141,7 @@ def _relay(
         if monotonic() > look_at_s:
             look_at_s = monotonic() + LOOK_S
             if not _is_alive(session):
-                raise DebugError(f"session {session.name} has ended")
+                raise DebugError(f"{session.label} has ended")
 
 
 def _is_alive(session: Session) -> bool:

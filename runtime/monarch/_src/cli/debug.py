@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 
-from monarch._src.cli.agent_connection import TerminalConnection, choose_session
 from monarch._src.cli.prompt_interrupts import prompt_interrupts
 from monarch._src.debug.commands import Console, DebugCommands, Replies
 from monarch._src.debug.listing import WaitingRank
 from monarch._src.debug.rank_selection import HOW, Selection, parse_ranks
+from monarch._src.debug.terminal_connection import TerminalConnection, choose_session
 from monarch._src.errors import DebugError
-from monarch._src.session.directories import AGENT_LIVES, Session, find_sessions
+from monarch._src.session.directories import AGENT_LIVES, Session, find_sessions, short_name
 
 PROMPT = "monarch debug> "
 HELP = f"""\
@@ -57,7 +57,7 @@ def _session_to_debug(live: Sequence[Session], which: str) -> Session:
         if len(waiting) == 1:
             return waiting[0]
         if waiting:
-            names = ", ".join(one.name for one in waiting)
+            names = ", ".join(short_name(one) for one in waiting)
             raise DebugError(f"ranks wait in several sessions; name one: {names}")
     return choose_session(live, which)
 
@@ -91,7 +91,7 @@ class _Prompt:
         """Run commands from standard input until it ends or the user quits."""
         with suppress(ImportError):
             import_module("readline")  # line editing and history
-        print(f"session {session.name}; `help` lists commands")
+        print(f"{session.label}; `help` lists commands")
         self.run_line("list")
         succeeded = True
         while True:

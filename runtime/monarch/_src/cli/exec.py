@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-from monarch._src.cli.job import hosts_of
+from monarch._src.cli.job import chosen_hosts, kill_chosen
 from monarch._src.errors import ActorError, JobError, SessionError, SupervisionError
+from monarch._src.job.command_runner import PYTHON
 
 
 def run(
@@ -21,6 +23,11 @@ def run(
     per_host: str | None,
     workdir: str | None,
     output_dir: str | None,
+    mesh: str | None = None,
+    here: bool = False,
+    script: str | None = None,
+    module: str | None = None,
+    kill: bool = False,
 ) -> int:
     """Run the command; return its highest exit status, 1 if it could not be run."""
     # The public module: it also sets up where faults and output are shown.
@@ -29,15 +36,25 @@ def run(
     # The error of the call tells of a rank that dies, so the default hook would tell it twice.
     actor.unhandled_fault_hook = lambda _failure: None  # pyright: ignore[reportUnknownLambdaType]
     try:
-        variables = _pairs(env, "--env", str)
-        at = None if point is None else _pairs(point.split(","), "--point", int)
-        sizes = None if per_host is None else _pairs(per_host.split(","), "--per-host", int)
-        hosts = actor.this_host() if job is None else hosts_of(job)
+        if script is not None:
+            words = _script_words(script, words)
+        elif module is not None:
+            words = [PYTHON, "-m", module, *words]
+        if not words:
+            raise ValueError(
+                "give a command, as in `monarch exec -- nvidia-smi -L`, or --script or -m"
+            )
+        variables = pairs(env, "--env", str)
+        at = None if point is None else pairs(point.split(","), "--point", int)
+        sizes = None if per_host is None else pairs(per_host.split(","), "--per-host", int)
+        hosts = chosen_hosts(job, mesh, here=here, kill=kill)
         rank = 0 if at is None and not everywhere else None
         status: int = jobs.exec_command(
             hosts, list(words), env=variables, workdir=workdir, output_dir=output_dir, rank=rank,
             point=at, per_host=sizes,
         ).get()  # fmt: skip
+        if kill:
+            kill_chosen(job)
     except (ActorError, SupervisionError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -47,7 +64,17 @@ def run(
     return status
 
 
-def _pairs(words: Sequence[str], option: str, kind: type[Any]) -> Mapping[str, Any]:
+def _script_words(script: str, arguments: Sequence[str]) -> list[str]:
+    """The words that run a script of bash, by its text: the hosts need not have the file.
+
+    Raises:
+        OSError: there is no such file.
+    """
+    text = sys.stdin.read() if script == "-" else Path(script).read_text()
+    return ["bash", "-c", text, "stdin" if script == "-" else script, *arguments]
+
+
+def pairs(words: Sequence[str], option: str, kind: type[Any]) -> Mapping[str, Any]:
     """`NAME=VALUE` of each word.
 
     Raises:

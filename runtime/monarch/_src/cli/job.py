@@ -12,6 +12,7 @@ from typing import Any
 
 from monarch._src.cli.columns import columns, duration
 from monarch._src.errors import JobError
+from monarch._src.job.contexts import Contexts
 from monarch._src.job.paths import job_names, job_path
 from monarch._src.job.record import JobRecord, read
 from monarch._src.job.trait import DEFAULT_JOB_PATH
@@ -42,10 +43,7 @@ def run_show(which: str) -> int:
         job, record = _loaded(path), read(path)
         rows = [("  record", str(path)), ("  kind", record.kind), ("  age", _age(record))]
         if job.active:
-            answers = (
-                "all hosts answer" if job.can_run(job) else "some hosts are lost or do not answer"
-            )
-            rows += [("  id", str(job.apply_id)), ("  state", answers)]
+            rows += [("  id", str(job.apply_id)), ("  state", job.condition())]
         else:
             rows += [("  state", "not applied: it has no hosts yet")]
         rows += [(f"  {name}", where) for name, where in job.places()]
@@ -83,9 +81,8 @@ def hosts_of(job: str) -> HostMesh:
         JobError, OSError, SessionError: its hosts cannot be used.
     """
     which, _, mesh = job.partition(":")
-    jobs: Any = import_module("monarch.job")
     try:
-        found = jobs.job_load(path_of(which))
+        found = _loaded(path_of(which))
     except FileNotFoundError:
         known = ", ".join(job_names()) or "none"
         raise ValueError(f"there is no job {which}; named jobs: {known}") from None
@@ -95,9 +92,63 @@ def hosts_of(job: str) -> HostMesh:
     names = list(state)
     if not mesh and len(names) > 1:
         raise ValueError(f"the job {which} has several meshes: give --job {which}:{names[0]}")
-    if mesh and mesh not in names:
-        raise ValueError(f"the job {which} has no mesh {mesh}; it has {', '.join(names)}")
-    hosts: HostMesh = state[mesh or names[0]]
+    return _mesh_of(state, mesh or names[0], f"the job {which}")
+
+
+def chosen_hosts(job: str | None, mesh: str | None, *, here: bool, kill: bool = False) -> HostMesh:
+    """The hosts that `--job`, `--mesh` and `--here` choose. `kill`: their job is to end afterwards.
+
+    Without any of them: the first mesh of the job of the current context, or else this host.
+
+    Raises: as `hosts_of`; ValueError also for options that exclude each other.
+    """
+    if here:
+        if job is not None or mesh is not None:
+            raise ValueError("--here is this machine: give no --job and no --mesh with it")
+        if kill:
+            raise ValueError("--kill ends a job: give no --here with it")
+        return _this_host()
+    if job is not None:
+        if mesh is not None and ":" in job:
+            raise ValueError(f"--job {job} names a mesh, and so does --mesh {mesh}: give one")
+        return hosts_of(job if mesh is None else f"{job}:{mesh}")
+    contexts = Contexts()
+    name = contexts.current()
+    try:
+        found = _loaded(contexts.record(name))
+    except FileNotFoundError:
+        found = None
+    if found is None or not found.active:
+        if mesh is not None or kill:
+            raise ValueError(f"the context {name} has no hosts; `monarch apply` reserves them")
+        return _this_host()
+    state = found.state(cached_path=None)
+    return _mesh_of(state, mesh or next(iter(state)), f"the job of the context {name}")
+
+
+def kill_chosen(job: str | None) -> None:
+    """End the job that `--job` names, or that of the current context, and remove its record.
+
+    Raises:
+        JobError, OSError: it is gone already, or some hosts could not be released.
+    """
+    contexts = Contexts()
+    path = contexts.record(contexts.current()) if job is None else path_of(job.partition(":")[0])
+    _loaded(path).kill()
+    os.unlink(os.path.realpath(path))
+
+
+def _this_host() -> HostMesh:
+    actor: Any = import_module("monarch.actor")
+    hosts: HostMesh = actor.this_host()
+    return hosts
+
+
+def _mesh_of(state: Any, mesh: str, whose: str) -> HostMesh:
+    names = list(state)
+    if mesh not in names:
+        raise ValueError(f"{whose} has no mesh {mesh}; it has {', '.join(names)}")
+    hosts: HostMesh = state[mesh]
     return hosts
 
 
@@ -116,6 +167,8 @@ def _reported(which: str, run: Callable[[Path], None]) -> int:
 
 def _loaded(path: Path) -> Any:
     # The public module, as in a notebook: it also sets up where faults and output are shown.
+    if os.getcwd() not in sys.path:  # a job class of a module here, as `monarch apply` has found it
+        sys.path.append(os.getcwd())
     jobs: Any = import_module("monarch.job")
     return jobs.job_load(path)
 

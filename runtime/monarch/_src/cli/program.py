@@ -8,14 +8,14 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from monarch._src.cli.options import debug, hosts, machine, sessions
+from monarch._src.cli.options import admin, debug, hosts, machine, sessions
 from monarch._src.version import VERSION
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status: 0, 1 on failure, 2 for wrong usage."""
     words = list(sys.argv[1:] if argv is None else argv)
-    parser, names = _parser()
+    parser, names = parser_and_names()
     first = words[0] if words else ""
     if first == "help":  # `monarch help ps` as `monarch ps --help`
         words = [*words[1:2], "--help"]
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
+def parser_and_names() -> tuple[argparse.ArgumentParser, list[str]]:
     """The parser, and the names of the commands."""
     parser = argparse.ArgumentParser(prog="monarch", description="A cluster in your notebook.")
     parser.add_argument(
@@ -50,6 +50,6 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     )
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for group in (sessions, debug, hosts, machine):
+    for group in (sessions, admin, debug, hosts, machine):
         group.add(commands)
     return parser, list(commands.choices)

@@ -76,10 +76,10 @@ def as_text(seen: SeenSession) -> str:
     """Format one session: its state, its problem if any, and a table of its processes."""
     session, record = seen.session, seen.session.record
     kept, client = session.kept, session.client
-    lease = "tied" if kept is None else f"kept as {kept.name!r}"
+    lease = "tied" if kept is None else "kept"
     if record is not None and record.serves:
         lease = "for any client"
-    line = f"session {session.name}  {seen.state}, {lease}, {duration(session.age_s)} old"
+    line = f"{session.label}  {seen.state}, {lease}, {duration(session.age_s)} old"
     if record is not None:
         holder = f"worker at {record.serves}" if record.serves else "no client attached"
         if client is not None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from monarch._src.errors import QueryError
-from monarch._src.session.directories import AGENT_LIVES, Session, find_sessions, named
+from monarch._src.session.directories import AGENT_LIVES, Session, find_sessions, named, short_name
+from monarch._src.telemetry.replay.file import query_file
+from monarch._src.telemetry.replay.record import record_sessions
 from monarch._src.telemetry.sql.collect import collect_from
 from monarch._src.telemetry.sql.query import QueryResult, missing_lines, run_query, table_lines
 
@@ -17,17 +20,30 @@ STDIN = "-"
 
 
 def run(
-    bases: Sequence[str] | None, timeout_s: float | None, sql: str, which: str, *, as_json: bool
+    bases: Sequence[str] | None,
+    timeout_s: float | None,
+    sql: str,
+    which: str,
+    recording: str | None = None,
+    at: float | None = None,
+    *,
+    as_json: bool,
 ) -> int:
-    """Print the rows; return 1 if the query failed or rows are missing."""
-    live = [one for one in find_sessions(bases) if one.state in AGENT_LIVES]
+    """Print the rows; return 1 if the query failed or rows are missing.
+
+    `recording`: ask this file, as it was `at` seconds after its first sample.
+    """
     try:
-        asked = [(one.name, one.directory) for one in _chosen(live, which)]
+        if not sql:
+            raise QueryError("give a query, or --record FILE")
+        if at is not None and recording is None:
+            raise QueryError("--at shows an earlier time of a recording; give --from FILE too")
         text = sys.stdin.read() if sql == STDIN else sql
-        result = run_query(
-            text, timeout_s, lambda needs, seconds: collect_from(asked, needs, seconds)
-        )
-    except QueryError as error:
+        if recording is None:
+            result = _of_sessions(bases, timeout_s, text, which)
+        else:
+            result = query_file(recording, text, at)
+    except (QueryError, OSError) as error:
         print(f"monarch query: {error}", file=sys.stderr)
         return 1
     if as_json:
@@ -39,14 +55,55 @@ def run(
     return 1 if result.missing else 0
 
 
-def _chosen(live: Sequence[Session], which: str) -> Sequence[Session]:
+def refuse(why: str) -> int:
+    """Print why the options make no sense; return 1."""
+    print(f"monarch query: {why}", file=sys.stderr)
+    return 1
+
+
+def _of_sessions(
+    bases: Sequence[str] | None, timeout_s: float | None, sql: str, which: str
+) -> QueryResult:
+    live = [one for one in find_sessions(bases) if one.state in AGENT_LIVES]
+    asked = [(one.name, one.directory) for one in chosen(live, which)]
+    return run_query(sql, timeout_s, lambda needs, seconds: collect_from(asked, needs, seconds))
+
+
+def record(
+    bases: Sequence[str] | None,
+    timeout_s: float | None,
+    which: str,
+    path: str,
+    interval_s: float,
+    for_s: float | None,
+) -> int:
+    """Record sessions into a file until Ctrl-C, or for a time; return 1 if that failed."""
+    try:
+        live = [one for one in find_sessions(bases) if one.state in AGENT_LIVES]
+        asked = [(one.name, one.directory) for one in chosen(live, which)]
+        if not asked:
+            raise QueryError("there is no running session here (see `monarch ps`)")
+        recording = record_sessions(asked, Path(path), interval_s, timeout_s)
+        try:
+            recording.join(for_s)
+        except KeyboardInterrupt:
+            pass
+        recording.stop()
+    except (QueryError, OSError, ValueError) as error:
+        print(f"monarch query: {error}", file=sys.stderr)
+        return 1
+    print(f"wrote {recording.samples} samples to {path}")
+    return 0
+
+
+def chosen(live: Sequence[Session], which: str) -> Sequence[Session]:
     """The live sessions to ask: all, or the one that `which` names."""
     if not which:
         return live
     found = named(which, live)
     if len(found) == 1:
         return found
-    names = ", ".join(one.name for one in found or live) or "none"
+    names = ", ".join(short_name(one) for one in found or live) or "none"
     problem = f"several sessions match {which!r}" if found else f"there is no session {which!r}"
     raise QueryError(f"{problem}; running sessions: {names} (see `monarch ps`)")
 

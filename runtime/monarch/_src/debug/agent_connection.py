@@ -1,6 +1,6 @@
 """Send debugger requests to the host agents: the protocol, and the client's implementation.
 
-Terminals outside the session implement the protocol in `cli.agent_connection`.
+Programs outside the session implement the protocol in `terminal_connection`.
 
 Runs in: the client, any thread; the receiving thread delivers answers.
 """

@@ -9,13 +9,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from monarch._src.host import report
 from monarch._src.host.parts import AgentView, Handlers, Parts
 from monarch._src.host.state.procs import ProcState
+from monarch._src.system.hardware import nvidia_devices
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.ids import OBSERVER
 from monarch._src.wire.messages import Signalled, SignalProcs, Snapshot, Snapshotted
+
+if TYPE_CHECKING:
+    from monarch._src.system.nvml import GpuMonitor, GpuUse
 
 
 class AgentRequests:
@@ -29,6 +34,8 @@ class AgentRequests:
         self._boards = agent.boards
         self._parts = parts
         self._is_ending = is_ending
+        self._has_gpus = nvidia_devices() > 0
+        self._gpus: GpuMonitor | None = None
         self.handlers: Handlers = {Snapshot: self._on_snapshot, SignalProcs: self._on_signal}
 
     def snapshot(self, message: Snapshot) -> Snapshotted:
@@ -36,9 +43,19 @@ class AgentRequests:
         wanted = message.meshes or list(self._host.meshes)
         found = [self._host.meshes[uid] for uid in wanted if uid in self._host.meshes]
         now = time.monotonic()
-        states = [report.mesh_state(mesh, self._boards[mesh.uid], now) for mesh in found]
+        gpus = self._gpu_use()
+        states = [report.mesh_state(mesh, self._boards[mesh.uid], now, gpus) for mesh in found]
         self._parts.amend_snapshot(states)
         return Snapshotted(message.request, states, self._is_ending())
+
+    def _gpu_use(self) -> dict[int, GpuUse] | None:
+        if not self._has_gpus:
+            return None
+        if self._gpus is None:
+            from monarch._src.system.nvml import GpuMonitor  # few hosts have devices
+
+            self._gpus = GpuMonitor()
+        return self._gpus.use()
 
     def _on_snapshot(self, peer: str, message: Snapshot, _payload: Payload) -> None:
         self._node.send(peer, self.snapshot(message))

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from monarch._src.failures.report import Death
 from monarch._src.host.spawn_spec import Ended
 from monarch._src.host.state.procs import Mesh, Proc, ProcState
 from monarch._src.host.status_board import BUSY, LEFT, Board
 from monarch._src.system.oom import KillsForMemory
-from monarch._src.system.process import rss_bytes, signal_name
+from monarch._src.system.process import cpu_seconds, rss_bytes, signal_name
 from monarch._src.wire.ids import proc_node
 from monarch._src.wire.messages import MeshState, RankState
+
+if TYPE_CHECKING:
+    from monarch._src.system.nvml import GpuUse
 
 
 def death(
@@ -53,9 +57,11 @@ def death(
     )
 
 
-def mesh_state(mesh: Mesh, board: Board, now: float) -> MeshState:
-    """The entry of one mesh in a snapshot."""
-    ranks = [rank_state(proc, board, now) for proc in mesh.procs]
+def mesh_state(
+    mesh: Mesh, board: Board, now: float, gpus: Mapping[int, GpuUse] | None = None
+) -> MeshState:
+    """The entry of one mesh in a snapshot. `gpus`: the use of devices by pid."""
+    ranks = [rank_state(proc, board, now, gpus) for proc in mesh.procs]
     if any(rank.state == "failed" for rank in ranks):
         state = "failed"
     elif mesh.stopping:
@@ -68,9 +74,11 @@ def mesh_state(mesh: Mesh, board: Board, now: float) -> MeshState:
     )
 
 
-def rank_state(proc: Proc, board: Board, now: float) -> RankState:
+def rank_state(
+    proc: Proc, board: Board, now: float, gpus: Mapping[int, GpuUse] | None = None
+) -> RankState:
     """The entry of one rank in a snapshot."""
-    seen = board.read(proc.rank)
+    seen = board.read(proc.rank, now)  # at the time with which it is compared below
     since = now - proc.story[-1][0]
     state, failure = "starting", ""
     if proc.state is ProcState.ENDED:
@@ -84,6 +92,9 @@ def rank_state(proc: Proc, board: Board, now: float) -> RankState:
         state = "busy" if seen.state == BUSY else "idle"
         since = min(since, seen.since_s) if seen.state else since
     pid = proc.pid or 0
+    living = pid if proc.state is not ProcState.ENDED else 0
+    cpu_s = cpu_seconds(living) if living else None
+    gpu = None if gpus is None else gpus.get(living)
     busy = state == "busy"
     busy_s = seen.busy_s
     if seen.state == BUSY and proc.state is ProcState.ENDED:
@@ -96,9 +107,12 @@ def rank_state(proc: Proc, board: Board, now: float) -> RankState:
         endpoint=seen.endpoint if busy else "",
         since_s=since,
         messages=seen.messages,
-        rss_bytes=rss_bytes(pid) if pid and proc.state is not ProcState.ENDED else 0,
+        rss_bytes=rss_bytes(living) if living else 0,
         failure=failure,
         errors=seen.errors,
         busy_s=busy_s,
         restarts=proc.life,
+        cpu_s=-1.0 if cpu_s is None else cpu_s,
+        gpu_bytes=-1 if gpu is None else gpu.memory_bytes,
+        gpu_percent=-1 if gpu is None else gpu.percent,
     )

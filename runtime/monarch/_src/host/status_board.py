@@ -73,8 +73,8 @@ class Board:
         self._map = mmap.mmap(-1, SLOT * ranks) if path is None else _made(path, SLOT * ranks)
         self._counts = memoryview(self._map).cast("Q")
 
-    def read(self, rank: int) -> Status:
-        """The state of that rank now."""
+    def read(self, rank: int, now_s: float | None = None) -> Status:
+        """The state of that rank now, or at that time of the monotonic clock, just before."""
         raw = b""
         for _ in range(_LOOKS):  # bounded, since the rank may write continuously
             number = self._map[rank * SLOT]
@@ -83,7 +83,7 @@ class Board:
             if self._map[rank * SLOT] == number:
                 break
         state, running, messages, errors, busy, since, actor, endpoint = _FORMAT.unpack(raw)
-        now = monotonic_ns()
+        now = monotonic_ns() if now_s is None else int(now_s * 1e9)
         return Status(
             state,
             running,
@@ -154,6 +154,10 @@ class Slot:
             finally:
                 os.close(fd)
 
+    def running(self) -> list[Running]:
+        """The endpoints that run now, in the order in which they began."""
+        return list(self._running)
+
     def forked(self) -> None:
         """This process is a fork of the proc and writes no more. Takes no lock: it may be held."""
         self._lock = threading.Lock()
@@ -197,6 +201,10 @@ class Slot:
                 self._busy += now
                 self._write(IDLE, now, b"", b"")
         return now - running[0]
+
+    def under_way(self) -> list[Running]:
+        """The running endpoints, in the order in which they began."""
+        return list(self._running)
 
     def failed(self) -> None:
         """The endpoint that ended last has failed."""

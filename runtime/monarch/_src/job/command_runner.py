@@ -19,6 +19,7 @@ from monarch._src.actor.current import current_rank
 from monarch._src.actor.endpoint import Actor, endpoint
 
 NOT_FOUND, NOT_EXECUTABLE, BY_SIGNAL = 127, 126, 128  # as shells report them
+PYTHON = "\0python"  # stands for the interpreter of the rank; no program has such a name
 GRACE_S = 5.0  # between SIGTERM and SIGKILL for a command whose call is cancelled
 
 
@@ -44,7 +45,8 @@ class CommandRunner(Actor):
                 output = stack.enter_context(Path(output_dir, f"rank_{point.rank}.log").open("wb"))
             try:
                 process = subprocess.Popen(
-                    list(words), env={**os.environ, **rank_env(dict(point), sizes), **env},
+                    [sys.executable if word == PYTHON else word for word in words],
+                    env={**os.environ, **rank_env(dict(point), sizes), **env},
                     cwd=workdir, stdin=subprocess.DEVNULL, stdout=output,
                     stderr=None if output is None else subprocess.STDOUT, start_new_session=True,
                 )  # fmt: skip

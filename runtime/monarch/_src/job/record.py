@@ -190,7 +190,7 @@ def read(path: Path) -> JobRecord:
 
     Raises:
         FileNotFoundError: there is no file. JobError: not a record, or one of another format.
-        PermissionError: the file belongs to another user, who could name hosts of theirs.
+        PermissionError: the file belongs to another user, and so may name hosts of that user.
     """
     with open(path, "rb") as file:
         owner = os.fstat(file.fileno()).st_uid

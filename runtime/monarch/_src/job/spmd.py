@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from monarch._src.job import record
 from monarch._src.job.launchers.process import ProcessJob
+from monarch._src.job.launchers.slurm.job import SlurmJob
 from monarch._src.job.launchers.ssh.job import SSHJob
 from monarch._src.job.trait import JobState, JobTrait
 from monarch._src.mesh.host_mesh import HostMesh
@@ -20,7 +21,7 @@ from monarch._src.spmd.torchrun_arguments import Launch, parse_arguments
 
 MESH = "workers"
 _LOCAL = ("local_cwd", "local", "process")
-_SCHEDULERS = "'local_cwd' (processes of this host), 'ssh', or a job of monarch.job"
+_SCHEDULERS = "'local_cwd' (processes of this host), 'ssh', 'slurm', or a job of monarch.job"
 _SHELLS = ("bash", "sh")
 _MODULES = ("torch.distributed.run", "torch.distributed.launch")
 
@@ -87,8 +88,11 @@ class SPMDJob(JobTrait):
 
     def _state(self) -> JobState:
         inner = self._inner()
-        inner._apply_id = self._apply_id  # what it has attached to is found by that
+        inner._apply_id = self._apply_id  # its attached hosts are found by this
         return inner._state()
+
+    def _is_given_up(self) -> bool:
+        return self._inner()._is_given_up()
 
     def _kill(self) -> None:
         try:
@@ -127,9 +131,10 @@ def serve(
             with the shape of a TorchX AppDef: one role with `entrypoint`, `args`, `env` and
             `num_replicas`.
         scheduler: `"local_cwd"`: processes of this host, one for each node; `"ssh"`: the hosts
-            that `scheduler_cfg` names; or a job of `monarch.job` that is not applied yet.
-        scheduler_cfg: the arguments of `SSHJob` for ssh, as in `{"hosts": ["h1", "h2"]}`; `env` for
-            local_cwd.
+            that `scheduler_cfg` names; `"slurm"`: a node of Slurm for each node; or a job of
+            `monarch.job` that is not applied yet.
+        scheduler_cfg: the arguments of `SSHJob` for ssh, as in `{"hosts": ["h1", "h2"]}`; those of
+            `SlurmJob` but `meshes` for slurm, as in `{"partition": "gpu"}`; `env` for local_cwd.
 
     Raises:
         ValueError: no torchrun command, no such scheduler, or hosts that do not fit the nodes.
@@ -199,6 +204,8 @@ def _hosts_job(scheduler: str | JobTrait, cfg: dict[str, Any], nodes: int) -> Jo
         env = cfg.pop("env", None)
         _check_empty(cfg, scheduler, "env")
         return ProcessJob({MESH: nodes}, env=env)
+    if scheduler == "slurm":
+        return SlurmJob({MESH: nodes}, **cfg)
     if scheduler == "ssh":
         hosts = cfg.pop("hosts", None)
         if isinstance(hosts, str) or not isinstance(hosts, Sequence):

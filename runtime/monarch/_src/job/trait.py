@@ -14,14 +14,18 @@ import os
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from monarch._src.admin.side_process import AdminServer, MeshAdminConfig, start_admin
 from monarch._src.errors import JobError
 from monarch._src.job import record
+from monarch._src.mesh.client import session_for_client
 from monarch._src.mesh.host_mesh import HostMesh, another_handle
 from monarch._src.session.worker_hosts import attached_workers, has_workers
+from monarch._src.telemetry.history.telemetry_config import TelemetryConfig
+from monarch._src.telemetry.perfetto.profile import Profile, profile
 from monarch._src.telemetry.sql.query import QueryEngineClient
 
 log = logging.getLogger("monarch.job")
@@ -34,6 +38,7 @@ class JobState:
 
     def __init__(self, hosts: Mapping[str, HostMesh]) -> None:
         self._hosts = dict(hosts)
+        self._admin: AdminServer | None = None
 
     def __getattr__(self, name: str) -> HostMesh:
         hosts: dict[str, HostMesh] = self.__dict__.get("_hosts", {})
@@ -47,6 +52,20 @@ class JobState:
     def query_engine_client(self) -> QueryEngineClient:
         """Runs SQL over the live state of this program's session."""
         return QueryEngineClient()
+
+    @property
+    def admin_url(self) -> str | None:
+        """The address of the admin server; None unless the job has `enable_admin`."""
+        return None if self._admin is None else self._admin.url
+
+    @property
+    def dashboard_url(self) -> str | None:
+        """The address of the web page, with a token that reads.
+
+        None unless the job has an admin server at a port, as `enable_telemetry` with
+        `include_dashboard=True` starts it.
+        """
+        return None if self._admin is None else self._admin.dashboard_url
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self._hosts]
@@ -74,7 +93,15 @@ class JobTrait(ABC):
 
     not_dumped: ClassVar[frozenset[str]] = frozenset()
     _OWN: ClassVar[frozenset[str]] = frozenset(
-        {"_is_applied", "_recorded_job", "_apply_id", "_applied", "_record"}
+        {
+            "_is_applied",
+            "_recorded_job",
+            "_apply_id",
+            "_applied",
+            "_record",
+            "_admin_config",
+            "_telemetry",
+        }
     )
 
     def __init__(self) -> None:
@@ -83,6 +110,8 @@ class JobTrait(ABC):
         self._apply_id: str | None = None
         self._applied: float | None = None
         self._record: Path | None = None  # where `state` has found or written it
+        self._admin_config: MeshAdminConfig | None = None
+        self._telemetry: TelemetryConfig | None = None
 
     # --- for subclasses to implement --------------------------------------------------------------
 
@@ -104,6 +133,14 @@ class JobTrait(ABC):
 
         JobError names the hosts that could not be released; the job keeps its information on them.
         """
+
+    def _is_given_up(self) -> bool:
+        """Whether `_state` has failed in such a way that the job is to be killed."""
+        return False
+
+    def _release(self, mesh: HostMesh) -> None:
+        """End the workers of a mesh that this process has, before `_kill`."""
+        mesh.shutdown().get()
 
     def _attached_to(
         self, ca: str | os.PathLike[str], workers: Mapping[str, Sequence[str]]
@@ -132,6 +169,15 @@ class JobTrait(ABC):
     def places(self) -> list[tuple[str, str]]:
         """Each host of the job, such as `trainers[0]`, and its place, as text for people."""
         return []
+
+    def condition(self) -> str:
+        """One line on the hosts of an applied job, for people."""
+        running = self._running or self
+        return (
+            "all hosts answer"
+            if running.can_run(running)
+            else ("some hosts are lost or do not answer")
+        )
 
     # --- for programs -----------------------------------------------------------------------------
 
@@ -190,11 +236,23 @@ class JobTrait(ABC):
         """
         if self._running is not None or cached_path is None:
             self.apply()
-            return _attached(self._running or self)
+            return self._attach()
+        self.reserve(cached_path)
+        return self._attach()
+
+    def reserve(self, cached_path: str | os.PathLike[str] = DEFAULT_JOB_PATH) -> bool:
+        """As `state`, without attaching to the hosts; a program that uses them is not disturbed.
+
+        Returns whether hosts were reserved now: False if those of the record are taken up.
+        Raises as `state`.
+        """
+        if self._running is not None:
+            return False
         path = Path(cached_path)
         with _locked(path):
             self._recorded_job = self._recorded(path)
-            if self._recorded_job is None:
+            found = self._recorded_job is not None
+            if not found:
                 self.apply()
                 try:
                     self.dump(path)
@@ -202,7 +260,95 @@ class JobTrait(ABC):
                     self.kill()
                     raise
         self._record = path.absolute()
-        return _attached(self._running or self)
+        return not found
+
+    def enable_admin(self: J, config: MeshAdminConfig | None = None, **options: Any) -> J:
+        """Have `state` start an admin server of the session, at `JobState.admin_url`.
+
+        The server ends with the session of the program. Call this before `state`.
+
+        Args:
+            config: where it listens; None: as `options` say, or at a Unix socket.
+            options: the fields of a `MeshAdminConfig`, such as `admin_addr="127.0.0.1:1729"`.
+
+        Raises:
+            TypeError: both are given, or there is no such option.
+        """
+        if config is not None and options:
+            raise TypeError("give enable_admin a MeshAdminConfig or its fields, not both")
+        self._admin_config = MeshAdminConfig(**options) if config is None else config
+        return self
+
+    def enable_telemetry(
+        self: J,
+        config: TelemetryConfig | None = None,
+        *,
+        mesh_admin_config: MeshAdminConfig | None = None,
+        **options: Any,
+    ) -> J:
+        """Keep history of calls, messages, spans and log records, for queries; returns the job.
+
+        `state` switches it on in this program and on the job's hosts. Another program that uses the
+        job keeps history if it says so itself. It stays on in this program until
+        `monarch.observe.record(0)`. Nothing has to be enabled for queries over the live state.
+
+        Args:
+            config: the history to keep; None: as `TelemetryConfig(**options)`.
+            mesh_admin_config: also start an admin server, as `enable_admin` with it.
+
+        Raises:
+            TypeError: both are given, or an unknown option. ValueError: as `TelemetryConfig`.
+        """
+        if config is not None and options:
+            raise TypeError(f"give a TelemetryConfig or {', '.join(options)}, not both")
+        self._telemetry = TelemetryConfig(**options) if config is None else config
+        if mesh_admin_config is not None:
+            self.enable_admin(mesh_admin_config)
+        if self.active and self.apply_id in _states:  # this program has attached already
+            self._keep_history()
+        return self
+
+    def profile(
+        self, *, on_trace_ready: Callable[[Profile], object] | None = None, torch: bool = False
+    ) -> Profile:
+        """A context manager that records a trace of this program's session for Perfetto.
+
+        Takes arguments of `monarch.observe.profile`.
+        """
+        return profile(on_trace_ready=on_trace_ready, torch=torch)
+
+    def telemetry_query_client(self) -> QueryEngineClient:
+        """Runs SQL over this program's session, with the signature of Monarch's client."""
+        return QueryEngineClient()
+
+    def _attach(self) -> JobState:
+        running = self._running or self
+        try:
+            state = _attached(running)
+        except BaseException:
+            if running._is_given_up():
+                self.kill()
+            raise
+        self._keep_history()
+        config = self._server_config()
+        if config is not None:
+            session_for_client()
+            state._admin = start_admin(config)  # pyright: ignore[reportPrivateUsage]
+        return state
+
+    def _server_config(self) -> MeshAdminConfig | None:
+        """Where the admin server listens; None: the job has none."""
+        config, telemetry = self._admin_config, self._telemetry
+        if telemetry is None or not telemetry.include_dashboard:
+            return config
+        if config is not None and config.admin_addr is not None:
+            return config
+        return MeshAdminConfig(f"127.0.0.1:{telemetry.dashboard_port}")
+
+    def _keep_history(self) -> None:
+        if self._telemetry is not None:
+            for missing in self._telemetry.apply():
+                log.warning("history is not kept yet: %s", missing)
 
     def kill(self) -> None:
         """Release all hosts; everything that runs there ends. Updates the record. Idempotent.
@@ -216,7 +362,7 @@ class JobTrait(ABC):
             state = _states.pop(running._apply_id, None)
             meshes = [] if state is None else [state[name] for name in state]
             for mesh in filter(has_workers, meshes):  # so that their end counts as no failure
-                mesh.shutdown().get()
+                running._release(mesh)
             running._kill()
             running._is_applied = False
             self._record_kill(running)

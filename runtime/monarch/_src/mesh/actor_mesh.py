@@ -103,6 +103,11 @@ class CallTarget:
         """The name of the actor class."""
         return self._actors.class_name
 
+    @property
+    def actor_mesh(self) -> ActorMesh:
+        """The same actors as a mesh."""
+        return ActorMesh(self._runtime, self._actors, self.region)
+
     def check_usable(self) -> None:
         """Raise MeshStoppedError if the mesh was stopped."""
         stopped = self._actors.stopped
@@ -177,7 +182,7 @@ class ActorMesh(MeshTrait):
                 f"{actors.cls.name} has no endpoint {name!r} (it has: {has}); mark the method "
                 "with @endpoint to make it callable"
             )
-        found = Endpoint(self._runtime, self._target, method)
+        found: Endpoint[..., Any] = Endpoint(self._runtime, self._target, method)
         vars(self)[name] = found
         return found
 

@@ -20,7 +20,8 @@ from monarch._src.actor.run.endpoint_table import CLASS
 from monarch._src.actor.runtime import runtime
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors, CallTarget
 from monarch._src.mesh.client import session_for_client
-from monarch._src.mesh.proc_mesh import constructor_payload
+from monarch._src.mesh.constructor_payload import constructor_payload
+from monarch._src.mesh.mocked_actors import mock_of
 from monarch._src.shape import Extent, Region
 from monarch._src.wire.messages import SpawnActor
 
@@ -41,6 +42,7 @@ def get_or_spawn_controller(name: str, Class: type[A], *args: Any, **kwargs: Any
     """
     if not name_text("a controller", name):
         raise ValueError("a controller needs a name")
+    Class = mock_of(Class)
     cls = actor_class(Class)
     payload = constructor_payload(Class, args, kwargs)
     session_for_client()

@@ -32,11 +32,10 @@ from monarch._src.mesh.client import (
     session_for_client,
     shutdown_context,
 )
+from monarch._src.mesh.constructor_payload import extra_payloads
 from monarch._src.mesh.proc_mesh import (
     OwnedProcs,
     ProcMesh,
-    Procs,
-    extra_payloads,
     owned_meshes,
     pending_proc_count,
     proc_bootstrapped,
@@ -44,6 +43,7 @@ from monarch._src.mesh.proc_mesh import (
     proc_restarting,
     remember,
 )
+from monarch._src.mesh.procs import Procs
 from monarch._src.mesh.restart_policy import Restart, restart_policy
 from monarch._src.mesh.spawn_options import (
     BootstrapCommand,

@@ -6,14 +6,11 @@ and may stop it.
 
 from __future__ import annotations
 
-import inspect
 import logging
-import time
 from collections.abc import Callable, Collection, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from monarch._src.actor.call.pickling_errors import unpicklable
 from monarch._src.actor.checked_names import name_text, reason_text
 from monarch._src.actor.context import current, origin_now
 from monarch._src.actor.endpoint import Actor, ActorClass, actor_class
@@ -21,15 +18,17 @@ from monarch._src.actor.errors.remote import ship
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.run.creators import creator_chain
-from monarch._src.actor.run.spawn_context import received_extras
 from monarch._src.actor.runtime import Runtime, runtime
 from monarch._src.errors import MeshStoppedError, SupervisionError, death_error
 from monarch._src.events import MeshSpawned, bus
 from monarch._src.failures.report import RankFailure, at_text
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors, OwnedActors, check_in_reach
+from monarch._src.mesh.constructor_payload import constructor_payload, extra_payloads
 from monarch._src.mesh.map.methods import MapsItems
+from monarch._src.mesh.mocked_actors import mock_of
 from monarch._src.mesh.namespace.methods import HasNamespace
-from monarch._src.net.local.interrupt import GuardedLock
+from monarch._src.mesh.procs import Procs
+from monarch._src.mesh.tensor_methods import HasTensors
 from monarch._src.net.local.leader import FORKED
 from monarch._src.net.local.waitable import RuntimeEnded
 from monarch._src.shape import Region
@@ -49,30 +48,7 @@ _SPMD = "monarch._src.spmd.process_group"
 A = TypeVar("A", bound=Actor)
 
 
-class Procs:
-    """The state that all slices of one proc mesh share."""
-
-    def __init__(
-        self, ref: ProcsRef, region: Region, *, owned: bool, cleanup_s: float = 0.0
-    ) -> None:
-        self.ref = ref
-        self.cleanup_s = cleanup_s  # how long stop() lets them clean up
-        self.region = region
-        self.owned = owned
-        self.spawned_at = time.monotonic()
-        self.stopped: str | None = None
-        self.stop_future: Future[None] | None = None
-        self.actors: dict[int, Actors] = {}
-        self.ready: set[int] = set()
-        # With a bootstrap function: the ranks where it has returned, and those where it raised.
-        self.bootstrapped: set[int] | None = None
-        self.failures: dict[int, RankFailure] = {}
-        self.initialized: Future[bool] | None = None
-        self.kept = False  # whether it outlives this client
-        self.lock = GuardedLock()
-
-
-class ProcMesh(MapsItems, HasNamespace):
+class ProcMesh(MapsItems, HasNamespace, HasTensors):
     """A mesh of processes, on which actors are spawned. Made by `HostMesh.spawn_procs`."""
 
     def __init__(
@@ -159,6 +135,7 @@ class ProcMesh(MapsItems, HasNamespace):
             RuntimeError: the caller is an actor that is ending.
         """
         self._check_usable()
+        Class = mock_of(Class)
         cls = actor_class(Class)
         name_text("an actor mesh", name)
         payload = constructor_payload(Class, args, kwargs, extra_payloads(self))
@@ -274,8 +251,10 @@ class ProcMesh(MapsItems, HasNamespace):
         A rank is numbered by its place in this mesh or slice. If a rank dies, or leaves a call by
         an exception before it comes to a collective, the collectives of the others end at once,
         with a `monarch.spmd.CollectiveError` that names it. A group that is in good order is left
-        as it is if it was made in the same way; else it is replaced. It is destroyed when these
-        procs stop. In async code, await `monarch.spmd.init_process_group_async(procs)`.
+        as it is if it was made in the same way; else it is replaced. A call that a rank has left by
+        an exception or by its death is awaited on the others first, for 10 seconds at most, so that
+        it does not come to collectives of the new group. The group is destroyed when these procs
+        stop. In async code, await `monarch.spmd.init_process_group_async(procs)`.
 
         Args:
             backend: as torch names it. None: `gloo`, and `nccl` beside it for tensors on GPUs where
@@ -429,55 +408,6 @@ def _reference(ref: ProcsRef, base: Region, region: Region) -> ProcMesh:
     return ProcMesh(runtime(), Procs(ref, base, owned=False), region)
 
 
-_extra_source: Callable[[ProcMesh], object] | None = None
-
-
-def accompany_actors(source: Callable[[ProcMesh], object] | None) -> None:
-    """Send an extra value along with every actor that this program spawns on processes.
-
-    `source` is called at each spawn with the mesh that is spawned on. The value it returns, if not
-    None, is unpickled in each process, on the actor's own thread, before the constructor runs; it
-    is useful if unpickling has an effect there. The same holds for bootstrap functions. A process
-    passes the values it has received on to all that it spawns. None: no extra values are sent.
-    """
-    global _extra_source
-    _extra_source = source
-
-
-def extra_payloads(mesh: ProcMesh) -> list[bytes]:
-    """The extra values for a spawn, each pickled by itself: actors can begin without them."""
-    if _extra_source is None:
-        return list(received_extras())
-    found = _extra_source(mesh)
-    return [] if found is None else [bytes(ship(found).body)]
-
-
-def constructor_payload(
-    cls: type[Actor],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    along: Sequence[bytes] = (),
-) -> Payload:
-    """A class and the arguments of its constructor, pickled; TypeError if the arguments do not fit.
-
-    `along`: pickled values that are unpickled before the constructor runs.
-    """
-    try:
-        signature = inspect.signature(cls)
-    except ValueError:
-        signature = None  # some extension types have none; the constructor checks its arguments
-    else:
-        try:
-            signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{cls.__name__}{signature}: {error}") from None
-    try:
-        return ship((cls, args, kwargs, *along), own=2, defines=True)
-    except Exception as error:
-        told, cause = unpicklable(cls.__name__, signature, args, kwargs, error, cls)
-        raise told from cause
-
-
 # --- the meshes that this process owns ------------------------------------------------------------
 
 _owned: dict[int, ProcMesh] = {}
@@ -496,6 +426,8 @@ on_kept_mesh_stopped: Callable[[], None] = lambda: None  # noqa: E731
 def forget(procs: Procs) -> None:
     """Remove a mesh that is being stopped from the meshes of this process."""
     _owned.pop(procs.ref.uid, None)
+    if procs.on_forgotten is not None:
+        procs.on_forgotten()
 
 
 def record_actors_of(mesh: ProcMesh) -> None:

@@ -30,15 +30,19 @@ from monarch._src.wire.messages import (
     ReadStacks,
     ReadTable,
     Refused,
+    SampleStacks,
+    SetHistory,
     Snapshot,
     Snapshotted,
     StacksRead,
+    StacksSampled,
     TableRead,
 )
 from monarch._src.wire.stream import StreamError, pack
 
-Question: TypeAlias = "Snapshot | ReadStacks | ReadTable"
-Answer: TypeAlias = "Snapshotted | StacksRead | TableRead | Refused | None"
+Question: TypeAlias = "Snapshot | ReadStacks | SampleStacks | ReadTable | SetHistory"
+Answer: TypeAlias = "Snapshotted | StacksRead | StacksSampled | TableRead | Refused | None"
+_ANSWERS = (Snapshotted, StacksRead, StacksSampled, TableRead, Refused)
 OTHER_VERSION = "it answers in a protocol of another version"
 FAREWELL_S = 0.1
 
@@ -171,6 +175,6 @@ def _receive_answer(pipe: Pipe, events: int) -> tuple[bool, Answer]:
     """Whether the conversation is over, and the answer if there is one."""
     ended, messages = _receive(pipe, events)
     for message in messages:
-        if isinstance(message, (Snapshotted, StacksRead, TableRead, Refused)):
+        if isinstance(message, _ANSWERS):
             return True, message
     return ended, None

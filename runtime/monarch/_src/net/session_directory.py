@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 PREFIX = "monarch-"
+GONE = ".gone"  # ends the name of a directory that is being removed
 LOCK = "lock"
 AWAY = "away"  # lists what other hosts keep of the session; the directory stays until it has ended
 _LONGEST = 103 - len("/client-0123456789abcdef.sock")  # macOS: sun_path has 104 bytes
@@ -172,7 +173,7 @@ def remove(directory: Path) -> None:
     It is renamed first, so that a process that starts meanwhile fails to bind its socket, and
     leaves none behind.
     """
-    gone = directory.with_name(f"{directory.name}.gone")
+    gone = directory.with_name(f"{directory.name}{GONE}")
     try:
         directory.rename(gone)
     except FileNotFoundError:
@@ -184,12 +185,25 @@ def remove(directory: Path) -> None:
     shutil.rmtree(gone, ignore_errors=True)
 
 
+def finish_removals(base: Path) -> None:
+    """Remove directories whose removal was cut off, as by SIGKILL."""
+    import shutil
+
+    for path in base.glob(f"{PREFIX}*{GONE}"):
+        try:
+            check_private(path)
+        except OSError:
+            continue
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def sweep(base: Path) -> list[Path]:
     """Remove directories of this user's dead sessions, and return them.
 
     Sweeping skips a directory without a lock file, whose session may be about to start, and one
     that lists what other hosts still keep of its session.
     """
+    finish_removals(base)
     removed: list[Path] = []
     for path in base.glob(PREFIX + "*"):
         try:

@@ -6,7 +6,9 @@ Runs in: a client, on the first use of a name that can start a session (`monarch
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 
+from monarch._src.actor.tracing import OTLP, exports_otlp
 from monarch._src.config import settings
 from monarch._src.mesh import fault_hook
 from monarch._src.mesh.client import ClientSession, on_start
@@ -23,3 +25,5 @@ def prepare(find_hook: Callable[[], fault_hook.Hook]) -> None:
 def _started(session: ClientSession) -> None:
     fault_hook.attach(session.runtime)
     session.runtime.agent.want_output(True)
+    if exports_otlp():
+        import_module(OTLP).begin(session.runtime)

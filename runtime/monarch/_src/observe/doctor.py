@@ -1,4 +1,4 @@
-"""Checks what this machine offers and lacks for Monarch, with remedies."""
+"""Checks this machine for everything that Monarch uses, and gives remedies."""
 
 from __future__ import annotations
 

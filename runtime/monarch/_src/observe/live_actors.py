@@ -62,7 +62,7 @@ def live_actors(rank: ProcMesh, timeout: float = 1.0) -> list[LiveActor]:
         try:
             return [_live(seen) for seen in unpacked(payload).actors] if payload.body else []
         except UNREADABLE as error:
-            raise LookupError(f"its answer could not be understood: {error}") from None
+            raise LookupError(f"its answer could not be read: {error}") from None
     raise TimeoutError(
         f"it did not answer within {timeout:g} s: a thread of it holds the interpreter's lock, or "
         "its process is stopped; its stack shows which"

@@ -54,7 +54,9 @@ class RankRow:
 
     `errors` of its `messages` failed; endpoints ran in it for `busy_s` seconds altogether.
     `restarts` is the number of restarts; the other figures belong to the current incarnation.
-    `place` is the line at which a paused rank stands.
+    `place` is the line at which a paused rank stands. `cpu_s`: seconds of processor time in all its
+    threads. `gpu_mib`, `gpu_percent`: its memory on NVIDIA devices, and how busy it keeps them (200
+    for two devices); None where it uses none, or the driver does not tell.
     """
 
     rank: int
@@ -71,6 +73,9 @@ class RankRow:
     busy_s: float = 0.0
     restarts: int = 0
     place: CodePlace | None = None
+    cpu_s: float | None = None
+    gpu_mib: float | None = None
+    gpu_percent: int | None = None
 
 
 @dataclass(frozen=True)
@@ -217,6 +222,9 @@ def _row(rank: RankState, point: dict[str, int]) -> RankRow:
         busy_s=rank.busy_s,
         restarts=rank.restarts,
         place=CodePlace(rank.function, rank.filename, rank.line) if rank.filename else None,
+        cpu_s=rank.cpu_s if rank.cpu_s >= 0 else None,
+        gpu_mib=rank.gpu_bytes / 2**20 if rank.gpu_bytes >= 0 else None,
+        gpu_percent=rank.gpu_percent if rank.gpu_percent >= 0 else None,
     )
 
 

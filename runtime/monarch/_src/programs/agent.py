@@ -33,7 +33,10 @@ from monarch._src.wire.messages import (
     ListPaused,
     ReadStacks,
     ReadTable,
+    SampleStacks,
+    SetHistory,
     TableRead,
+    WaitsRead,
 )
 
 if TYPE_CHECKING:
@@ -60,11 +63,15 @@ SPARE_TIME = (
 )
 
 _DEBUG = "monarch._src.debug.agent_part:DebugService"
+_STACKS = "monarch._src.observe.stacks.agent_part:StackService"
 _TABLES = "monarch._src.telemetry.sql.agent_part:TableService"
 PARTS: PartTable = {
-    ReadStacks: "monarch._src.observe.stacks.agent_part:StackService",
+    ReadStacks: _STACKS,
+    WaitsRead: _STACKS,
+    SampleStacks: "monarch._src.observe.flame_graph.agent_part:FlameGraphService",
     ReadTable: _TABLES,
     TableRead: _TABLES,
+    SetHistory: "monarch._src.telemetry.history.agent_part:HistoryService",
     Debugged: _DEBUG,
     BrokeIn: _DEBUG,
     ListPaused: _DEBUG,

@@ -26,8 +26,10 @@ from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.run.finalize import run_destructors, run_exit_functions
 from monarch._src.actor.run.local_actors import LocalActors
 from monarch._src.actor.runtime import Runtime, set_runtime
+from monarch._src.actor.state.history import HISTORY
 from monarch._src.actor.state.program_metrics import TELEMETRY
 from monarch._src.actor.supervise.ownership import UNTIL_OVERDUE, Process, escalate
+from monarch._src.actor.tracing import OTLP, exports_otlp
 from monarch._src.config import settings
 from monarch._src.failures.report import MeshFailure, RankFailure
 from monarch._src.host.exec_proc import NO_LIFELINE
@@ -75,6 +77,7 @@ class Program:
     def begin(self, boot: Boot, lifeline: int) -> None:
         """Become that proc and connect."""
         spec, ties, runtime = boot.spec, boot.ties, self._runtime
+        HISTORY.clear()  # a fork inherits that of preloaded modules, as it does their counts
         name = proc_node(spec.mesh, boot.rank, boot.life)
         runtime.begin(name, spec.directory, mesh=spec.mesh, rank=boot.rank, site=spec.site)
         runtime.slot = Slot(spec.board, boot.rank)
@@ -108,6 +111,8 @@ class Program:
         if lifeline != NO_LIFELINE:
             node.leader.watch(lifeline, _on_host_gone)
         runtime.slot.idle()  # before any node can send a message here
+        if exports_otlp():
+            import_module(OTLP).begin(runtime)
         node.link(AGENT, address_of(spec.directory, AGENT))
         node.link_to(ties.owner, ties.owner_address)
         # Started after the first messages are sent: it would compete with this thread.
@@ -260,6 +265,8 @@ def prepare() -> Callable[[Boot, int], int]:
     The zygote calls it once; each fork calls the result.
     """
     mark_streams(origin_of_output)
+    if exports_otlp():
+        import_module(OTLP).preload()
     _log_to_stderr()
     return partial(main, Program())
 

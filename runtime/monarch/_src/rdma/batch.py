@@ -6,8 +6,12 @@ Runs in: the submitting thread makes it; that thread or one of the pool moves it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from time import monotonic_ns
 from typing import TypeAlias
 
+from monarch._src.actor.attribution import current_attribution
+from monarch._src.actor.state.history import HISTORY
+from monarch._src.actor.transfer_spans import TRACK
 from monarch._src.errors import (
     RDMAError,
     RDMAHandleError,
@@ -28,6 +32,7 @@ from monarch._src.rdma.transports.base import (
     Unavailable,
 )
 
+MIB = 1 << 20
 # Moves the ops of a lane until a deadline; the list gets the names of the transports tried.
 Move: TypeAlias = "Callable[[Lane, Handle, float, list[str]], None]"
 
@@ -51,6 +56,7 @@ class Batch:
         self._used: list[str] = []
         self._queued: set[Queued] = set()
         self._failed: GpuError | DeadlineExceeded | None = None
+        self._place = None if HISTORY.spans is None else current_attribution()
         try:
             self._queued = queued_by(ops, deadline)
         except (GpuError, DeadlineExceeded) as error:
@@ -58,6 +64,22 @@ class Batch:
 
     def run(self) -> BaseException | None:
         """Move the bytes; returns the error, if any."""
+        if self._place is None:
+            return self._move_all()
+        begun_ns = monotonic_ns()
+        error = self._move_all()
+        HISTORY.add_span(
+            self._text(), self._place, begun_ns, monotonic_ns(), TRACK, failed=error is not None
+        )
+        return error
+
+    def _text(self) -> str:
+        """`rdma read over shm: 4.0 MiB`."""
+        ways = "/".join(dict.fromkeys(op.way for op in self._ops))
+        over = f" over {self._used[-1]}" if self._used else ""
+        return f"rdma {ways}{over}: {sum(op.size for op in self._ops) / MIB:,.1f} MiB"
+
+    def _move_all(self) -> BaseException | None:
         groups: dict[tuple[bytes, Way, bool, bool], list[Op]] = {}
         for op in self._ops:
             key = op.handle.owner.incarnation, op.way, op.handle.shared, op.handle.gpu

@@ -41,6 +41,18 @@ class Session(msgspec.Struct, frozen=True):
         return name_of(self.directory)
 
     @property
+    def label(self) -> str:
+        """Its heading in listings: `session training (oz3p8n5h)` if kept, else `session oz3p8n5h`.
+
+        The first is the name that its user gave, the second its identifier.
+        """
+        return (
+            f"session {self.name}"
+            if self.kept is None
+            else (f"session {self.kept.name} ({self.name})")
+        )
+
+    @property
     def client(self) -> HolderRecord | None:
         """The client that holds it, alive or not; None if there is none, or it is not known."""
         if self.kept is not None:
@@ -72,6 +84,11 @@ class Session(msgspec.Struct, frozen=True):
 def name_of(directory: Path) -> str:
     """The name of the session of that directory."""
     return directory.name.removeprefix(directories.PREFIX)
+
+
+def short_name(session: Session) -> str:
+    """The name that its user gave if it is kept; otherwise its identifier."""
+    return session.name if session.kept is None else session.kept.name
 
 
 def places(bases: Sequence[str] | None) -> list[Path]:

@@ -72,25 +72,19 @@ def _begin(session: Session, outcome: Outcome) -> Ending | None:
     agent = session.agent
     if agent is None:
         if session.state == "starting" and not session.is_left_behind:
-            outcome.complaints.append(f"session {session.name} is starting; try again in a moment")
+            outcome.complaints.append(f"{session.label} is starting; try again in a moment")
             return None
         # Its agent may have ended since, and removed the directory itself.
         if session.state != "starting" and directories.is_held(session.directory):
-            outcome.complaints.append(
-                f"session {session.name} has a host agent that cannot be found"
-            )
+            outcome.complaints.append(f"{session.label} has a host agent that cannot be found")
             return None
         if _release_workers(session, outcome):
             directories.remove(session.directory)
-            outcome.done.append(
-                f"session {session.name}: its host agent is gone; removed its directory"
-            )
+            outcome.done.append(f"{session.label}: its host agent is gone; removed its directory")
         return None
     ending = Ending(session, agent, _family(agent))
     if not _terminate(agent):
-        outcome.complaints.append(
-            f"session {session.name}: process {agent.pid} belongs to another user"
-        )
+        outcome.complaints.append(f"{session.label}: process {agent.pid} belongs to another user")
         return None
     return ending
 
@@ -102,7 +96,7 @@ def _release_workers(session: Session, outcome: Outcome) -> bool:
     from monarch._src.session.release_program import release  # it loads ZeroMQ
 
     problems = release(session.directory)
-    outcome.complaints += [f"session {session.name}: {problem}" for problem in problems]
+    outcome.complaints += [f"{session.label}: {problem}" for problem in problems]
     return not problems
 
 
@@ -134,18 +128,18 @@ def _family(agent: Entry) -> list[Entry]:
 
 
 def _finish(ending: Ending, deadline: float, timeout_s: float, outcome: Outcome) -> None:
-    name = ending.session.name
+    name = ending.session.label
     left, killed = _wait_and_kill(ending.agent, ending.family, deadline)
     if left:
         pids = ", ".join(str(one.pid) for one in left)
-        outcome.complaints.append(f"session {name}: these processes could not be ended: {pids}")
+        outcome.complaints.append(f"{name}: these processes could not be ended: {pids}")
         return
     if directories.is_held(ending.session.directory) is False:  # the agent had no time to remove it
         if not _release_workers(ending.session, outcome):
             return
         directories.remove(ending.session.directory)
     forced = f", {killed} of them killed after {timeout_s:g} s" if killed else ""
-    outcome.done.append(f"session {name}: ended, {len(ending.family)} processes{forced}")
+    outcome.done.append(f"{name}: ended, {len(ending.family)} processes{forced}")
 
 
 def _wait_and_kill(
@@ -187,7 +181,7 @@ def reap(
     left = [one for one in find_sessions(bases) if one.is_left_behind]
     strays = _strays(bases)
     if dry_run:
-        would = [f"session {one.name}: would be ended, it is {_why(one)}" for one in left]
+        would = [f"{one.label}: would be ended, it is {_why(one)}" for one in left]
         would += [f"process {one.pid}: would be ended, {why}" for one, why in strays]
         return Outcome(would)
     outcome = end(left, timeout_s)

@@ -30,6 +30,7 @@ from monarch._src.net.interfaces import resolve
 from monarch._src.net.state.access import MAKE_KEYS, TRUST_ALL, Role, fingerprint
 from monarch._src.net.state.addresses import (
     Address,
+    identity_in,
     is_beyond_this_host,
     parse_dialled,
     parse_listening,
@@ -77,7 +78,9 @@ def run_worker_loop_until_shutdown(
     *, address: str, ca: CA, private_key: Path | None = None
 ) -> None:
     """As `run_worker_loop_forever`, but returns when a client has shut it down."""
-    _Worker(address, ca, private_key).wait()
+    worker = _Worker(address, ca, private_key)
+    worker.tell_port()
+    worker.wait()
 
 
 def start_worker_loop_forever(
@@ -89,6 +92,18 @@ def start_worker_loop_forever(
     errors are those of `run_worker_loop_forever`.
     """
     worker = _Worker(address, ca, private_key)
+    worker.tell_port()
+    return _ended(worker)
+
+
+def start_worker(address: str, ca: CA, private_key: Path | None = None) -> Report:
+    """As `start_worker_loop_forever`; returns where it listens, and how others reach it."""
+    worker = _Worker(address, ca, private_key)
+    _ended(worker)
+    return worker.report
+
+
+def _ended(worker: _Worker) -> Future[None]:
     future: Future[None] = Future.unmanaged()
 
     def wait() -> None:
@@ -142,8 +157,11 @@ class _Worker:
         if self.report.problem:
             self._end()
             raise _KINDS.get(self.report.kind, OSError)(self.report.problem)
-        if asked.bind.transport == "tcp" and not asked.bind.port:
-            # Clients need the port to dial it; this program is the worker, as far as they see.
+        self._has_any_port = asked.bind.transport == "tcp" and not asked.bind.port
+
+    def tell_port(self) -> None:
+        """Print where it listens, if its port is one that was free: clients need it to dial."""
+        if self._has_any_port:
             sys.stdout.write(self.report.as_text())
             sys.stdout.flush()
 
@@ -196,7 +214,8 @@ def attach_to_workers(
     Args:
         ca: the directory with the keys of the job, or its `job.public`; `"trust_all_connections"`:
             without keys, for workers on loopback that were started that way.
-        workers: their addresses; the DIAL part of `DIAL@BIND`.
+        workers: their addresses; the DIAL part of `DIAL@BIND`. An identity in front, such as
+            `service<1f0c>@tcp://host:26600`, tells them apart.
         private_key: the file of this client's key; `owner.key` beside the others if None.
         name: the name of the mesh in front ends.
 
@@ -235,7 +254,9 @@ def _attach(
 ) -> HostMesh:
     if isinstance(workers, str) or not isinstance(workers, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"workers={workers!r}: give a list of addresses, as in [{_EXAMPLE!r}]")
-    addresses = [_dialled(worker) for worker in workers]
+    told = [worker.get() if isinstance(worker, Future) else worker for worker in workers]
+    _check_identities(told)
+    addresses = [parse_dialled(one) for one in told]
     check_transport(addresses)
     if not addresses:
         raise ValueError("workers is empty: give the address of at least one")
@@ -277,7 +298,7 @@ def attach(address: str, *, ca: CA | None = None, private_key: Path | None = Non
         SessionError: this process has workers already, by another route; or is not a client.
         ValueError, RuntimeError, PermissionError, FileNotFoundError: as `attach_to_workers`.
     """
-    said = _dialled(address)
+    said = parse_dialled(address)
     check_transport([said])
     own = None if ca is None else _loaded(ca, private_key)
     if ca is not None and own is None:
@@ -360,9 +381,14 @@ def _job_text(job: str | None) -> str:
     return "no job (trust_all_connections)" if job is None else f"job {job}"
 
 
-def _dialled(worker: str | Future[str]) -> Address:
-    text = worker.get() if isinstance(worker, Future) else worker
-    return parse_dialled(text)
+def _check_identities(workers: Sequence[Any]) -> None:
+    """Raise ValueError if two addresses, such as `service<1f0c>@tcp://host:26600`, are of one."""
+    seen: dict[str, str] = {}
+    for worker in workers:
+        one = identity_in(worker) if isinstance(worker, str) else ""
+        if one and one in seen:
+            raise ValueError(f"{seen[one]} and {worker} are the same worker; give it once")
+        seen[one] = worker
 
 
 def _check_local(addresses: Sequence[Address]) -> None:

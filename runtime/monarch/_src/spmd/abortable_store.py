@@ -66,7 +66,7 @@ def abortable(inner: Any, ended: threading.Event, timeout: timedelta) -> Any:
                 if ended.wait(pause_s):
                     raise RuntimeError("Connection closed: the process groups here have ended")
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"{', '.join(keys)} did not come in {limit or timeout}")
+                    raise TimeoutError(f"no rank has set {', '.join(keys)} in {limit or timeout}")
                 pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)
 
     return AbortableStore()

@@ -41,3 +41,13 @@ def own_devices(gpus: Sequence[Sequence[str]], hosts: Sequence[str]) -> tuple[in
         taken.add((host, seen[device]))
         found.append(device)
     return tuple(found)
+
+
+def shared_gpus(name: str, gpus: Sequence[Sequence[str]], backend: str | None) -> str:
+    """The text of the error for NCCL on ranks that do not have a GPU each."""
+    ranks, seen = len(gpus), len({one for each in gpus for one in each})
+    return (
+        f"backend {backend!r}: nccl needs a GPU of its own for each rank, and the {ranks} ranks of "
+        f"{name} see {seen}; leave backend out, which then takes gloo, or use as many ranks as "
+        "there are GPUs"
+    )

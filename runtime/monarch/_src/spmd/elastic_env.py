@@ -30,7 +30,7 @@ def place_of(point: Point) -> Place:
 
 
 def elastic_variables(place: Place, master_addr: str, master_port: int) -> dict[str, str]:
-    """What torch elastic sets for that place, with a store that listens at the master's address.
+    """The variables of torch elastic for a place; the master's address is that of the store.
 
     As with torchrun, the ranks are clients of a store that is up before they begin
     (`TORCHELASTIC_USE_AGENT_STORE`), so no rank has to bind the port.

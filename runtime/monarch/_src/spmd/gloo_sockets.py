@@ -6,8 +6,14 @@ group is made: a gloo group has all its connections when its constructor returns
 that appear in between are the group's. Socket numbers are reused, so the identity of each is
 checked before it is shut down.
 
+No write may fail on the way: gloo forgets a send whose write fails while it answers a peer that is
+ready to receive, and the collective then waits for its time-out. So connections are shut down for
+reading only, which gives gloo the end of the stream once it has read what has arrived. And they
+are kept open when gloo closes its ends, since a peer that still writes would be answered by a
+reset. The next group closes them: its ranks have left the collectives of the one before.
+
 Runs in: a rank, in place of `torch.distributed.ProcessGroupGloo` from `install` on.
-Owns: nothing; gloo closes its sockets.
+Owns: the connections that were shut down, until the next group is made. Gloo closes the others.
 """
 
 from __future__ import annotations
@@ -21,6 +27,7 @@ from monarch._src.spmd.torch_modules import distributed_c10d
 
 _Identity = tuple[int, int]
 _sockets: dict[_Identity, int] = {}
+kept_open: list[socket.socket] = []  # that were shut down
 # The connections that there were before each group that is being made.
 _in_progress: list[dict[_Identity, int]] = []
 _FDS = "/dev/fd"
@@ -42,11 +49,12 @@ def install() -> None:
         _monarch_records_sockets = True
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            before = _connections()
+            before, ended = _connections(), kept_open.copy()
             _in_progress.append(before)
             try:
                 super().__init__(*args, **kwargs)  # pyright: ignore[reportUnknownMemberType]
                 _record(before)
+                _close(ended)
             finally:
                 _in_progress.remove(before)
 
@@ -71,19 +79,26 @@ def shut_down() -> int:
         if (status.st_dev, status.st_ino) != identity:
             os.close(copy)
             continue
-        with socket.socket(fileno=copy) as connection:
-            try:
-                connection.shutdown(socket.SHUT_RDWR)
-                count += 1
-            except OSError:
-                pass  # the other side has ended it
+        connection = socket.socket(fileno=copy)
+        kept_open.append(connection)
+        try:
+            connection.shutdown(socket.SHUT_RD)
+            count += 1
+        except OSError:
+            pass  # the other side has ended it
     return count
+
+
+def _close(ended: list[socket.socket]) -> None:
+    for connection in ended:
+        connection.close()  # idempotent: another thread may make a group too
+    kept_open[:] = [one for one in kept_open if one not in ended]
 
 
 def _record(before: dict[_Identity, int]) -> None:
     now = _connections()
     for identity in [one for one in _sockets if one not in now]:
-        del _sockets[identity]
+        _sockets.pop(identity, None)  # another thread may have removed it
     _sockets.update({one: fd for one, fd in now.items() if one not in before})
 
 

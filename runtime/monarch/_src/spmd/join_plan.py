@@ -1,20 +1,25 @@
-"""What ranks tell before they join a process group, and how they join it. No I/O."""
+"""The reports of ranks before they join a process group, and the plan of the join. No I/O."""
 
 from __future__ import annotations
 
 import msgspec
 
 from monarch._src.spmd.rendezvous import FilePlace, TcpPlace
+from monarch._src.spmd.state.group_watch import Absence
 
 
 class JoinPlan(msgspec.Struct, frozen=True):
-    """How all ranks make the default process group. `devices`: a GPU for each rank, or none."""
+    """How all ranks make the default process group. `devices`: a GPU for each rank, or none.
+
+    `first` is the number of the first rank of this mesh, in a group of several meshes.
+    """
 
     backend: str
     world_size: int
     place: FilePlace | TcpPlace
     timeout_s: float
     devices: tuple[int, ...] = ()
+    first: int = 0
 
     @property
     def kind(self) -> tuple[str, int, float, tuple[int, ...]]:
@@ -23,10 +28,11 @@ class JoinPlan(msgspec.Struct, frozen=True):
 
 
 class RankLook(msgspec.Struct, frozen=True):
-    """What a rank has: why it has no torch, the backends of its torch, its GPUs, its group.
+    """The report of a rank: why it has no torch, the backends of its torch, its GPUs, its group.
 
     `group` is that of the last `join` while it is in good order, else None; `foreign` says that
-    code of the user has made a group.
+    code of the user has made a group; `raised` are calls that this rank has left by an exception;
+    `has_late_calls` says that calls to a rank that has died have not ended here.
     """
 
     no_torch: str = ""
@@ -37,3 +43,5 @@ class RankLook(msgspec.Struct, frozen=True):
     group: JoinPlan | None = None
     foreign: bool = False
     joining: bool = False
+    raised: tuple[Absence, ...] = ()
+    has_late_calls: bool = False

@@ -13,6 +13,7 @@ import contextvars
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -29,7 +30,7 @@ from monarch._src.mesh.device_mesh import (
 from monarch._src.spmd.abortable_store import abortable
 from monarch._src.spmd.backend_choice import CPU, backend_names
 from monarch._src.spmd.join_plan import JoinPlan, RankLook
-from monarch._src.spmd.rank_watch import RankWatch
+from monarch._src.spmd.rank_watch import RankWatch, call_state, calls_of_dead_ranks, note_open_calls
 from monarch._src.spmd.rendezvous import (
     FilePlace,
     StoreServer,
@@ -37,14 +38,20 @@ from monarch._src.spmd.rendezvous import (
     remove_file,
     store_at,
 )
-from monarch._src.spmd.state.group_watch import Absence
-from monarch._src.spmd.torch_modules import device_mesh_module, torch, torch_distributed
+from monarch._src.spmd.state.group_watch import Absence, CallState
+from monarch._src.spmd.torch_modules import (
+    device_mesh_module,
+    distributed_c10d,
+    torch,
+    torch_distributed,
+)
 
 log = logging.getLogger("monarch.spmd")
 R = TypeVar("R")
 CHECK_S = 0.005
 LONGEST_CHECK_S = 0.1
 JOINED_S = 5.0
+SETTLE_S = 10.0
 
 
 _plan: JoinPlan | None = None  # of the default process group, if a member of this process made it
@@ -61,8 +68,10 @@ class GroupMember(Actor):
         context = current.get()
         assert context is not None
         self._rank = context.actor_instance.rank.rank
+        self._first = 0  # the number of rank 0 of this mesh in the group
         self._peers: Any = None
         self._watch: RankWatch | None = None
+        self._place: FilePlace | TcpPlace | None = None  # of the last join
         self._server: StoreServer | None = None
         # Of this actor, from `watch` on.
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -88,9 +97,10 @@ class GroupMember(Actor):
             self._renew_watch()
         return ""
 
-    def _renew_watch(self) -> None:
-        self._watch = RankWatch(self._rank, self._report)
+    def _renew_watch(self) -> RankWatch:
+        self._watch = RankWatch(self._first + self._rank, self._report)
         self._watch.begin()
+        return self._watch
 
     def _report(self, absence: Absence) -> None:
         """Tell the peers that an endpoint here has raised. Any thread.
@@ -102,13 +112,13 @@ class GroupMember(Actor):
             self._tell_peers, "on_absence", absence, context=self._context
         )
 
-    def _tell_peers(self, name: str, news: Any) -> None:
+    def _tell_peers(self, name: str, *news: Any) -> None:
         for point in self._peers.extent.region.ranks():
             if point == self._rank:
                 continue
             peer = self._peers.slice(**dict(self._peers.extent.point_of_rank(point)))
             try:
-                getattr(peer, name).broadcast(news)
+                getattr(peer, name).broadcast(*news)
             except Exception as error:
                 log.debug("rank %s was not told: %s", point, error)  # it is gone
 
@@ -118,9 +128,12 @@ class GroupMember(Actor):
     @endpoint
     async def on_absence(self, absence: Absence) -> None:
         """A peer's endpoint has raised."""
+        self._note_absence(absence)
+
+    def _note_absence(self, absence: Absence) -> None:
         if self._watch is None or not self._watch.is_active:
             return
-        self._watch.state.on_absence(absence)
+        self._watch.state.on_absence(absence, time.monotonic())
         if self._checking is None or self._checking.done():
             self._checking = asyncio.get_running_loop().create_task(self._check())
 
@@ -129,22 +142,62 @@ class GroupMember(Actor):
         while self._watch is not None and self._watch.state.must_check:
             why = self._watch.check()
             if why is not None:
-                self._tell_peers("on_groups_ended", why)
+                self._tell_peers("on_groups_ended", why, self._place)
                 return
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 1.5, LONGEST_CHECK_S)
 
     @endpoint
-    async def on_groups_ended(self, why: str) -> None:
-        """A peer has died, or has found that a collective waits in vain."""
-        if self._watch is not None:
+    async def on_groups_ended(
+        self, why: str, place: FilePlace | TcpPlace | None = None, *, mesh_size: int = 0
+    ) -> None:
+        """A peer has died, or has found that a collective waits in vain.
+
+        `place`: of the group that has ended. This rank may have joined the next one already.
+        `mesh_size`: of the mesh in which a rank has died; 0 if none has.
+        """
+        if mesh_size:
+            note_open_calls(mesh_size)
+        if self._watch is not None and place in (None, self._place):
             self._watch.end_groups(why)
+
+    @concurrent_endpoint
+    async def settle(self, absences: Sequence[Absence]) -> None:
+        """Wait until no call runs here that a peer has left, or for `SETTLE_S`.
+
+        Peers have left the calls of `absences` by an exception, and others by their death. A call
+        that waits in the mailbox of a busy actor would come to a collective of the next group, for
+        which no peer comes.
+        """
+        for absence in absences:
+            self._note_absence(absence)
+        left = [*(one.call for one in absences), *calls_of_dead_ranks()]
+        watch = self._watch
+        deadline = time.monotonic() + SETTLE_S
+        pause_s = CHECK_S
+        # No event tells that a call of another actor has ended. Twice: a call that its actor takes
+        # from the mailbox is nowhere for a moment.
+        absent_readings = 0
+        while absent_readings < 2:
+            if all(call_state(one) is CallState.ABSENT for one in left):
+                absent_readings += 1
+            else:
+                absent_readings = 0
+            if time.monotonic() > deadline:
+                log.info("rank %d still runs a call that a peer has left", self._rank)
+                break
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, LONGEST_CHECK_S)
+        if watch is not None:
+            for key, own in list(watch.reported.items()):
+                if own in absences:
+                    del watch.reported[key]
 
     # --- the default process group ----------------------------------------------------------------
 
     @concurrent_endpoint
     async def look(self, backends: Sequence[str]) -> RankLook:
-        """What this rank has, and which of these backends its torch lacks."""
+        """The facts of this rank, and the backends that its torch lacks."""
         return await in_thread(self._look, backends)
 
     def _look(self, backends: Sequence[str]) -> RankLook:
@@ -163,6 +216,8 @@ class GroupMember(Actor):
             tuple(one for one in dist.Backend.backend_list if dist.is_backend_available(one)),
             _gpus(dist), _plan if made and good else None, made and _plan is None,
             _joining.locked(),
+            () if self._watch is None else tuple(self._watch.reported.values()),
+            bool(calls_of_dead_ranks()),
         )  # fmt: skip
 
     @concurrent_endpoint
@@ -175,10 +230,10 @@ class GroupMember(Actor):
     @concurrent_endpoint
     async def join(self, plan: JoinPlan) -> None:
         """Make the default process group with all peers, in place of an earlier one."""
-        self._renew_watch()
-        await in_thread(self._join, plan)
+        self._first, self._place = plan.first, plan.place
+        await in_thread(self._join, plan, self._renew_watch())
 
-    def _join(self, plan: JoinPlan) -> None:
+    def _join(self, plan: JoinPlan, watch: RankWatch) -> None:
         global _plan, _store
         with _joining:
             dist = torch_distributed()
@@ -189,19 +244,22 @@ class GroupMember(Actor):
                 store.set_timeout(timeout)
             else:
                 store = store_at(plan.place, plan.world_size, timeout)
-            if set(backend_names(plan.backend)) == {CPU} and self._watch is not None:
+            if set(backend_names(plan.backend)) == {CPU}:
                 # NCCL uses the store from threads of its own, for which torch's own is made.
-                store = abortable(store, self._watch.reason_known, timeout)
+                store = abortable(store, watch.reason_known, timeout)
             device: dict[str, Any] = {}
+            rank = plan.first + self._rank
             if plan.devices:
-                device["device_id"] = torch().device("cuda", plan.devices[self._rank])
+                device["device_id"] = torch().device("cuda", plan.devices[rank])
             dist.init_process_group(
-                plan.backend, store=store, rank=self._rank, world_size=plan.world_size,
+                plan.backend, store=store, rank=rank, world_size=plan.world_size,
                 timeout=timeout, **device,
             )  # fmt: skip
             _plan, _store = plan, store
             atexit.unregister(_leave_at_exit)
             atexit.register(_leave_at_exit)
+            # Connections that were made after the groups had ended were not shut down.
+            watch.raise_if_ended()
 
     @concurrent_endpoint
     async def make_device_mesh(
@@ -265,6 +323,10 @@ def _leave() -> None:
     plan, _plan = _plan, None
     if dist.is_initialized():
         dist.destroy_process_group()
+    else:
+        # Torch counts a group that could not be made, and the count is in the name of the next one,
+        # so it would differ from that of a process that is new.
+        distributed_c10d()._world.group_count = 0
     _store = None
     if plan is not None and isinstance(plan.place, FilePlace):
         remove_file(plan.place)

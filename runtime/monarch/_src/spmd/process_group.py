@@ -20,7 +20,7 @@ from monarch._src.events import MeshStopped, RankFailed, RankRestarting, bus
 from monarch._src.mesh.device_mesh import DeviceMeshRef
 from monarch._src.mesh.proc_mesh import ProcMesh
 from monarch._src.shape import Region
-from monarch._src.spmd.backend_choice import CPU, GPU, backend_names, own_devices
+from monarch._src.spmd.backend_choice import CPU, GPU, backend_names, own_devices, shared_gpus
 from monarch._src.spmd.join_plan import JoinPlan, RankLook
 from monarch._src.spmd.rendezvous import FilePlace, TcpPlace
 
@@ -75,7 +75,7 @@ class MeshWatch:
                 member = self.members.slice(**dict(extent.point_of_rank(position)))
                 try:
                     # A call, since it is no failure if that rank ends before it.
-                    member.on_groups_ended.call(why)
+                    member.on_groups_ended.call(why, mesh_size=len(self._region))
                 except Exception as error:
                     log.debug("rank %d was not told of %d: %s", position, gone, error)
 
@@ -110,13 +110,19 @@ async def init_process_group_async(
     procs: ProcMesh, backend: str | None = None, *, timeout: float | timedelta | None = None
 ) -> None:
     """`ProcMesh.init_process_group`, as a future for async code."""
-    timeout_s = _seconds(timeout)
+    timeout_s = timeout_seconds(timeout)
     wanted = () if backend is None else backend_names(backend)
     members = await watched_members(procs)
     looks: list[RankLook] = [look for _, look in await members.look.call(wanted)]
-    _check(procs, looks, backend)
-    hosts = _hosts(procs)
+    raised = [absence for look in looks for absence in look.raised]
+    if raised or any(look.has_late_calls for look in looks):
+        await members.settle.call(raised)
+        looks = [look for _, look in await members.look.call(wanted)]
+    check_looks(procs, looks, backend)
+    hosts = hosts_of(procs)
     devices = own_devices([look.gpus for look in looks], hosts)
+    if "nccl" in wanted and not devices:
+        raise ValueError(shared_gpus(procs.name, [look.gpus for look in looks], backend))
     plan = JoinPlan(
         backend or (GPU if devices else CPU), len(looks), FilePlace(""), timeout_s,
         devices if backend is None or "nccl" in wanted else (),
@@ -179,11 +185,11 @@ def first_of(members: Any) -> Any:
 
 def is_on_one_host(procs: ProcMesh) -> bool:
     """Whether all ranks of that mesh or slice are on one host."""
-    return len(set(_hosts(procs))) == 1
+    return len(set(hosts_of(procs))) == 1
 
 
-def _hosts(procs: ProcMesh) -> list[str]:
-    """The site of each rank."""
+def hosts_of(procs: ProcMesh) -> list[str]:
+    """The site of each rank of a mesh or slice."""
     ref = procs._procs.ref  # pyright: ignore[reportPrivateUsage]
     return [ref.site(rank) for rank in procs._region.ranks()]  # pyright: ignore[reportPrivateUsage]
 
@@ -193,7 +199,7 @@ def _where(procs: ProcMesh, point: Any) -> str:
     return f"{procs.name}[{at}]" if at else procs.name
 
 
-def _check(procs: ProcMesh, looks: Sequence[RankLook], backend: str | None) -> None:
+def check_looks(procs: ProcMesh, looks: Sequence[RankLook], backend: str | None) -> None:
     """Raise if a rank cannot join a group now."""
     for rank, look in enumerate(looks):
         where = _where(procs, procs.extent.point_of_rank(rank))
@@ -213,7 +219,8 @@ def _check(procs: ProcMesh, looks: Sequence[RankLook], backend: str | None) -> N
             )
 
 
-def _seconds(timeout: float | timedelta | None) -> float:
+def timeout_seconds(timeout: float | timedelta | None) -> float:
+    """The time-out of collectives in seconds. Raises TypeError, ValueError."""
     if timeout is None:
         return TIMEOUT_S
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout

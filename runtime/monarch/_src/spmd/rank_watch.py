@@ -8,19 +8,25 @@ Invariant: one watch is active in a process, and `groups_ended` of it is set onc
 from __future__ import annotations
 
 import logging
+import math
 import re
 import threading
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, cast
 
 from monarch._src.actor.run.mailbox import caller_of
 from monarch._src.actor.runtime import Runtime, runtime
 from monarch._src.errors import CollectiveError
 from monarch._src.failures.report import RankFailure
 from monarch._src.spmd import gloo_sockets
-from monarch._src.spmd.state.group_watch import Absence, CallKey, Group, GroupWatch
+from monarch._src.spmd.backend_choice import CPU
+from monarch._src.spmd.state.group_watch import Absence, CallKey, CallState, Group, GroupWatch
 from monarch._src.spmd.torch_modules import distributed_c10d
 from monarch._src.wire.messages import Call
+
+if TYPE_CHECKING:
+    from monarch._src.actor.run.cell import ActorCell
 
 log = logging.getLogger("monarch.spmd")
 
@@ -41,6 +47,8 @@ class RankWatch:
         self.state = GroupWatch(rank)
         self._report = report
         self.reason_known = threading.Event()  # set when the groups have ended
+        # The last call of each caller to each actor that this rank has left by an exception.
+        self.reported: dict[tuple[str, int], Absence] = {}
 
     def begin(self) -> None:
         """Become the watch of this process. Raises ModuleNotFoundError if torch is missing."""
@@ -68,9 +76,16 @@ class RankWatch:
             self._end()
         return news
 
+    def raise_if_ended(self) -> None:
+        """End the collectives again, and raise a CollectiveError, if they were ended."""
+        why = self.state.ended
+        if why is not None:
+            self._end()
+            raise CollectiveError(why)
+
     def check(self) -> str | None:
         """End the collectives of this rank if they wait in vain; returns the reason."""
-        why = self.state.check(groups(), _runs)
+        why = self.state.check(groups(), call_state, time.monotonic())
         if why is not None:
             self._end()
         return why
@@ -93,8 +108,30 @@ class RankWatch:
             key = CallKey(caller, call.call, call.actor, call.endpoint)
             failure: RankFailure = cell.describe(error, "endpoint", call.endpoint)
             begun = {group.name: group.begun for group in here}
-            self._report(Absence(self.state.rank, key, begun, _what(failure)))
+            absence = Absence(self.state.rank, key, begun, _what(failure))
+            self.reported[caller, call.actor] = absence
+            self._report(absence)
         return error
+
+
+def active() -> RankWatch | None:
+    """The watch of this process."""
+    return _active
+
+
+def reason_of(error: Exception) -> str | None:
+    """Why a connection of this rank's process groups has broken; None if it is not known."""
+    watch = _active
+    if watch is None or not _is_broken_connection(error):
+        return None
+    if watch.state.ended is None:
+        watch.reason_known.wait(REASON_S)
+    return watch.state.ended
+
+
+def why_ended() -> str | None:
+    """Why the process groups of this process have ended; None if they have not."""
+    return None if _active is None else _active.state.ended
 
 
 def _explain(cell: Any, caller: str, call: Call, error: BaseException) -> BaseException:
@@ -142,14 +179,18 @@ def groups() -> list[Group]:
 
 def _begun(group: Any) -> int:
     """How many collectives and messages this rank has begun in a group, on all its devices."""
-    backends = {id(one): one for one in map(group._get_backend, group._device_types)}
     count = 0
-    for backend in backends.values():
+    for backend in _backends(group):
         try:
             count += int(backend._get_sequence_number_for_group())
         except RuntimeError:
             pass  # this backend does not count
     return count
+
+
+def _backends(group: Any) -> list[Any]:
+    """The backends of a group, each once."""
+    return list({id(one): one for one in map(group._get_backend, group._device_types)}.values())
 
 
 def abort_groups() -> None:
@@ -158,26 +199,69 @@ def abort_groups() -> None:
     c10d = distributed_c10d()
     for group in list(c10d._world.pg_map):
         if isinstance(group, c10d.ProcessGroup):
-            try:
-                group.abort()
-            except RuntimeError as error:  # a backend that cannot
-                log.warning("the process group %s was not aborted: %s", group.group_name, error)
+            for backend in _backends(group):
+                _abort(group, backend)
 
 
-def _runs(key: CallKey) -> bool:
-    """Whether that call still runs in this process."""
+def _abort(group: Any, backend: Any) -> None:
+    # Gloo's own abort closes connections without a word to a collective that waits for them. If it
+    # comes before gloo has seen that they were shut down, that collective waits for its time-out.
+    if backend.name() == CPU:
+        return
+    try:
+        backend.abort()
+    except RuntimeError as error:  # a backend that cannot
+        log.warning("the process group %s was not aborted: %s", group.group_name, error)
+
+
+_open_calls_of_dead_ranks: dict[CallKey, None] = {}
+"""Calls to a rank that has died, which had not ended here by then."""
+
+
+def note_open_calls(ranks: int) -> None:
+    """Keep the calls to that many ranks that have not ended here, as one of the ranks has died."""
+    for uid, item, _ in _calls():
+        call: Call = item[1]
+        if math.prod(call.sizes) == ranks:
+            key = CallKey(caller_of(item), call.call, uid, call.endpoint)
+            _open_calls_of_dead_ranks[key] = None
+
+
+def calls_of_dead_ranks() -> list[CallKey]:
+    """The calls that `note_open_calls` has kept, and that have not ended since."""
+    for key in list(_open_calls_of_dead_ranks):
+        if call_state(key) is CallState.ABSENT:
+            del _open_calls_of_dead_ranks[key]
+    return list(_open_calls_of_dead_ranks)
+
+
+def call_state(key: CallKey) -> CallState:
+    """Where that call is in this process."""
+    found = CallState.ABSENT
+    for uid, item, state in _calls():
+        if _is_call(key, uid, item):
+            if state is CallState.RUNNING:
+                return state
+            found = state
+    return found
+
+
+def _calls() -> Iterator[tuple[int, Any, CallState]]:
+    """The calls of each actor of the program in this process, with the number of the actor."""
     run: Runtime = runtime()
-    for uid, cell in list(run.cells.items()):
-        for item in list(_running(cell)):
-            call: Call = item[1]
-            if key.number:
-                if call.call == key.number and caller_of(item) == key.caller:
-                    return True
-            elif uid == key.actor and call.endpoint == key.endpoint:
-                return True
-    return False
+    for uid, cell in cast("list[tuple[int, ActorCell]]", list(run.cells.items())):
+        if getattr(cell.instance_object, "__monarch_watches__", False):
+            continue
+        # The mailbox first: a call that leaves it meanwhile is found among those that run.
+        queued = [item for item in cell.mailbox.items() if isinstance(item, tuple)]
+        for item in list(cell.running_calls.calls.values()):
+            yield uid, item, CallState.RUNNING
+        for item in queued:
+            yield uid, item, CallState.QUEUED
 
 
-def _running(cell: Any) -> list[Any]:
-    calls: dict[int, Any] = cell.running_calls.calls
-    return list(calls.values())
+def _is_call(key: CallKey, uid: int, item: Any) -> bool:
+    call: Call = item[1]
+    if key.number:
+        return call.call == key.number and caller_of(item) == key.caller
+    return uid == key.actor and call.endpoint == key.endpoint

@@ -37,10 +37,12 @@ class TcpPlace(msgspec.Struct, frozen=True):
 def address_family(use_ipaddr: object) -> socket.AddressFamily | None:
     """The family that `use_ipaddr` names: None, `"IPv4"`, `"IPv6"` or an enum member of that name.
 
+    `AddrType.Default` of `monarch.tools.network` is as None.
+
     Raises:
         ValueError: it names neither.
     """
-    if use_ipaddr is None:
+    if use_ipaddr is None or getattr(use_ipaddr, "name", "") == "Default":
         return None
     family = _FAMILIES.get(str(getattr(use_ipaddr, "name", use_ipaddr)).lower())
     if family is None:
@@ -70,15 +72,15 @@ def listen(
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             raise OSError(
                 error.errno,
-                f"port {port} of {os.uname().nodename} cannot be had: {error.strerror}. Leave the "
-                "port out, and one that is free is taken",
+                f"port {port} of {os.uname().nodename} cannot be bound: {error.strerror}; leave "
+                "the port out to take a free one",
             ) from None
         raise
     return found, there, found.getsockname()[1]
 
 
 def _own_address(family: socket.AddressFamily | None) -> str:
-    """What other hosts dial this one by."""
+    """The name or address by which other hosts dial this host."""
     if family is None:
         _, addresses = runtime().serves_at
         told = [one for one in addresses if one]

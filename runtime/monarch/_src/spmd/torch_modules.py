@@ -1,7 +1,7 @@
 """The only place that imports torch, and the error where it is not installed.
 
-Modules of torch are typed as Any: torch's own annotations are partial, and some of what is used
-here is private to torch.
+Modules of torch are typed as Any: torch's own annotations are partial, and some of the names
+used here are private.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ def torch_distributed() -> Any:
         ModuleNotFoundError: torch is not installed here, or was built without it.
     """
     try:
+        # The package first: while another thread imports it, that of a module in it would hold the
+        # lock of the module and wait for the package, and the other thread would go on without it.
+        import_module("torch")
         found: Any = import_module("torch.distributed")
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "torch.distributed"):

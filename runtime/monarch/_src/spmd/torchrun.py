@@ -46,7 +46,7 @@ def torchrun(
             many of them, or all of them if it is not given.
         source: text to run in place of a script; words after the options, or after `--`, are its
             arguments.
-        source_name: what tracebacks call that text.
+        source_name: the name of that text in tracebacks.
 
     Raises:
         ValueError: arguments that torchrun does not take, or that have no effect here; more nodes

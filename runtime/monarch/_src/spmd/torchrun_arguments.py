@@ -2,7 +2,7 @@
 
 torchrun starts the ranks of one node and finds the others by a rendezvous. Here one program starts
 all ranks, so options about the rendezvous have no effect; an option that would have another effect
-is refused, with what to use.
+is refused, with the remedy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 
 from monarch._src.spmd.torch_modules import torch_distributed
 
-# What is refused when it differs from its default, and what to do instead.
+# Options that are refused unless they have their default, each with the remedy.
 _REFUSED = {
     "max_restarts": "a run that fails is not begun again; call it again, from your checkpoint",
     "node_rank": "the ranks of all nodes are started from here; give --nnodes only",
@@ -43,7 +43,7 @@ class TorchrunArgumentError(ValueError):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """What to run on how many ranks.
+    """A program, and the number of its ranks.
 
     `nodes` is None if `--nnodes` was not given. `command` is a program, its arguments and, for a
     module, `-m` before it; `python` is False if it is to be executed as it is.

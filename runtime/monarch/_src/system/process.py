@@ -18,6 +18,7 @@ _PR_SET_PTRACER = 0x59616D61  # "Yama"
 # In the environment of an agent, of procs, and of their children: the directory of the session.
 CHILD_VARIABLE = "MONARCH_CHILD"
 TERMINATED = 128 + signal.SIGTERM  # the status of an agent that was told to end by that signal
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _HAS_YAMA = os.path.exists("/proc/sys/kernel/yama")
 _libc: ctypes.CDLL | None = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
@@ -138,6 +139,17 @@ def rss_bytes(pid: int) -> int:
             return int(statm.read().split()[1]) * resource.getpagesize()
     except (OSError, IndexError, ValueError):
         return 0
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """Seconds of processor time that a process has used, in all its threads; None if unknown."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
+            # The name of a program, the second field, may have blanks and brackets in it.
+            fields = stat.read().rpartition(b")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 def memory_limit() -> int | None:

@@ -1,4 +1,4 @@
-"""`get_meter`: counters and histograms of user programs.
+"""`get_meter`: counters, gauges and histograms of user programs.
 
 Runs in: any process, any thread. Values are kept in the process (`actor.state.program_metrics`),
 where `monarch.observe.metrics` reads them, and passed on to OpenTelemetry if it is installed.
@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from monarch._src.actor.attribution import Attribution, current_attribution
 from monarch._src.actor.state.program_metrics import TELEMETRY, Measure, attributes_of
-from monarch._src.telemetry.attribution import Attribution, current_attribution
 from monarch._src.telemetry.opentelemetry import otel_meter
 from monarch._src.wire.metrics_codec import MeasureKey, MeasureKind
 
@@ -104,6 +104,18 @@ class Histogram(Instrument):
             self._otel.record(amount, attributes, context)
 
 
+class Gauge(Instrument):
+    """The last of some values."""
+
+    KIND = "gauge"
+
+    def set(self, amount: float, attributes: Attributes = None, context: Any = None) -> None:
+        """Set the value of these attributes. `context` is OpenTelemetry's."""
+        self._measure(attributes).set(float(amount))
+        if self._otel is not None:
+            self._otel.set(amount, attributes, context)
+
+
 class Meter:
     """Creates instruments, with the signatures of OpenTelemetry.
 
@@ -119,6 +131,10 @@ class Meter:
     ) -> UpDownCounter:
         """Create a sum that grows and shrinks."""
         return UpDownCounter(name, unit, description)
+
+    def create_gauge(self, name: str, unit: str = "", description: str = "") -> Gauge:
+        """Create an instrument that keeps the last value."""
+        return Gauge(name, unit, description)
 
     def create_histogram(
         self,

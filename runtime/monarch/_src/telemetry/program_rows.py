@@ -80,10 +80,10 @@ class InstrumentMetrics:
         attributes: names and values, as strings.
         count: the number of values.
         not_finite: the number of infinite or NaN values; the fields below exclude them.
-        total: the sum of the values.
+        total: the sum of the values; of a gauge, of the last value of each process.
         mean, p50, p90, p99, min, max: of a histogram with values, otherwise None. Percentiles are
             less than 20 % off, the others are exact.
-        by_process: the sum of each process.
+        by_process: the sum, or the last value, of each process.
     """
 
     mesh: str
@@ -91,7 +91,7 @@ class InstrumentMetrics:
     actor_class: str
     actor: str
     name: str
-    kind: Literal["counter", "up_down_counter", "histogram"]
+    kind: Literal["counter", "up_down_counter", "histogram", "gauge"]
     unit: str
     description: str
     attributes: dict[str, str]

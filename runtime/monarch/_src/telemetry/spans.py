@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from time import monotonic_ns
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, cast, overload
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast, overload
 
+from monarch._src.actor.attribution import Attribution, current_attribution
 from monarch._src.actor.endpoint import EndpointMethod
 from monarch._src.actor.state.endpoint_metrics import EndpointCounts
+from monarch._src.actor.state.history import HISTORY, LONGEST_NAME, MOST_OPEN
 from monarch._src.actor.state.program_metrics import TELEMETRY
-from monarch._src.telemetry.attribution import Attribution, current_attribution
 from monarch._src.telemetry.opentelemetry import otel_tracer
 from monarch._src.wire.metrics_codec import Key
 
@@ -27,12 +29,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _enclosing: ContextVar[str] = ContextVar("monarch_span", default="")
+_enclosing_id: ContextVar[int] = ContextVar("monarch_span_id", default=0)  # while history is kept
 
 
 class Span:
     """A context manager that measures its block. Can be entered again after it was left."""
 
-    __slots__ = ("_before", "_began_ns", "_counts", "_elsewhere", "name")
+    __slots__ = ("_before", "_began_ns", "_counts", "_elsewhere", "_remembered", "name")
 
     def __init__(self, name: str) -> None:
         if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -42,6 +45,7 @@ class Span:
         self._before = ""
         self._began_ns = 0
         self._elsewhere: Any = None
+        self._remembered: OpenSpan | None = None
 
     def __enter__(self) -> Span:
         if self._counts is not None:
@@ -61,6 +65,8 @@ class Span:
         began_ns = self._began_ns = monotonic_ns()
         counts = self._counts = TELEMETRY.span(key, began_ns)
         counts.taken(0, 0)
+        if HISTORY.spans is not None:
+            self._remembered = _remember_begin(self.name, me, began_ns)
         return self
 
     def __exit__(
@@ -72,9 +78,13 @@ class Span:
         counts, elsewhere = self._counts, self._elsewhere
         if counts is None:
             raise RuntimeError(f"span {self.name!r} has not begun; use it as `with span(...):`")
-        counts.ended(monotonic_ns() - self._began_ns)
+        ended_ns = monotonic_ns()
+        counts.ended(ended_ns - self._began_ns)
         if kind is not None:
             counts.errors += 1
+        if self._remembered is not None:
+            _remember_end(self._remembered, ended_ns, failed=kind is not None)
+            self._remembered = None
         self._counts = self._elsewhere = None
         _enclosing.set(self._before)  # no token: a generator may be closed by another task
         if elsewhere is not None:
@@ -86,6 +96,43 @@ class Span:
 
     def __repr__(self) -> str:
         return f"<Span {self.name}>"
+
+
+class OpenSpan(NamedTuple):
+    """A run of a span that has not ended. `parent` 0: none."""
+
+    id: int
+    parent: int
+    name: str
+    place: Attribution
+    begun_ns: int
+    thread: int
+    thread_name: str
+
+
+def enclosing_id() -> int:
+    """The number of the enclosing span, if history is kept; otherwise 0."""
+    return _enclosing_id.get()
+
+
+def _remember_begin(name: str, me: Attribution, began_ns: int) -> OpenSpan | None:
+    if len(HISTORY.open_spans) >= MOST_OPEN:
+        return None  # a program that abandons spans must not fill the memory
+    thread = threading.current_thread()
+    opened = OpenSpan(
+        HISTORY.new_span_id(), _enclosing_id.get(), name[:LONGEST_NAME], me, began_ns,
+        thread.ident or 0, thread.name,
+    )  # fmt: skip
+    _enclosing_id.set(opened.id)
+    HISTORY.open_spans[opened.id] = opened
+    return opened
+
+
+def _remember_end(opened: OpenSpan, ended_ns: int, *, failed: bool) -> None:
+    _enclosing_id.set(opened.parent)
+    HISTORY.open_spans.pop(opened.id, None)
+    if HISTORY.spans is not None:
+        HISTORY.spans.add((ended_ns, *opened, failed))
 
 
 def _started(tracer: Any, name: str, me: Attribution) -> Any:

@@ -10,7 +10,7 @@ import msgspec
 
 from monarch._src.wire.frames import Payload
 
-MeasureKind = Literal["counter", "up_down_counter", "histogram"]
+MeasureKind = Literal["counter", "up_down_counter", "histogram", "gauge"]
 
 
 class Key(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from monarch._src.errors import QueryError
 from monarch._src.telemetry.sql.engine import Engine, joined
 from monarch._src.telemetry.sql.state.schema import TABLES
+from monarch._src.telemetry.sql.state.views import VIEWS
 from monarch._src.wire.table_codec import Cell
 from tests.unit.wire.drawn import ANY_TEXT
 
@@ -28,10 +29,13 @@ def engine() -> Iterator[Engine]:
 
 
 def test_every_table_is_listed_with_its_columns(engine: Engine) -> None:
-    assert {row[0] for row in engine.run("SHOW TABLES", {}).rows} == set(TABLES)
+    assert {row[0] for row in engine.run("SHOW TABLES", {}).rows} == {*TABLES, *VIEWS}
     for name, table in TABLES.items():
         rows = engine.run(f"DESCRIBE {name}", {}).rows
         assert [row[:2] for row in rows] == [(c.name, c.type) for c in table.columns]
+    for name, view in VIEWS.items():
+        rows = engine.run(f"DESCRIBE {name}", {}).rows
+        assert [row[:2] for row in rows] == [(c.name, c.type) for c in view.columns], name
 
 
 def test_a_query_reads_what_was_loaded_and_the_next_one_does_not(engine: Engine) -> None:
@@ -161,7 +165,7 @@ def test_a_query_that_needs_more_memory_than_allowed_fails_and_writes_no_file(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "monarch._src.telemetry.sql.engine._SETTINGS",
+        "monarch._src.telemetry.sql.engine.SETTINGS",
         ("SET memory_limit = '30MB'", "SET temp_directory = ''"),
     )
     small = Engine()
@@ -185,3 +189,37 @@ print("pandas" in sys.modules)
 def test_without_duckdb_a_query_says_what_to_install(run_python: Callable[..., str]) -> None:
     said = "queries need DuckDB, which is not installed; pip install 'monarch-jupyter[sql]'"
     assert run_python(WITHOUT).splitlines() == [said, "False"]
+
+
+def test_views_are_made_of_the_tables_that_were_loaded(engine: Engine) -> None:
+    place: dict[str, list[Cell]] = {"session": ["s", "s"], "host": ["h", "h"]}
+    actors: dict[str, list[Cell]] = {
+        **place, "id": [5, 6], "proc_mesh_id": [7, 7], "proc_mesh": ["workers", "workers"],
+        "proc_rank": [0, 1], "rank": [0, 1], "name": ["w", "w"], "class": ["W", "W"],
+        "status": ["idle", "failed"], "running": [None, None], "queued": [0, 2],
+    }  # fmt: skip
+    procs: dict[str, list[Cell]] = {
+        **place, "mesh_id": [7, 7], "mesh": ["workers", "workers"], "rank": [0, 1],
+        "state": ["idle", "failed"],
+    }  # fmt: skip
+    tables = {"actors": actors, "procs": procs, "hosts": {"session": ["s"], "host": ["h"]}}
+    found = engine.run("SELECT node_kind, count(*) FROM nodes GROUP BY 1 ORDER BY 1", tables)
+    assert found.rows == (("actor", 2), ("host", 1), ("proc", 2), ("root", 1))
+    whole = "SELECT count(*) FROM children c JOIN nodes p ON p.node_id = c.parent_id JOIN nodes n "
+    assert engine.run(f"{whole}ON n.node_id = c.child_id", tables).rows == ((5,),)
+    nodes = "SELECT actor_status, queue_depth FROM actor_nodes ORDER BY node_id"
+    assert engine.run(nodes, tables).rows == (("idle", 0), ("failed", 2))
+    nodes = "SELECT num_actors, is_poisoned, failed_actor_count FROM proc_nodes ORDER BY node_id"
+    assert engine.run(nodes, tables).rows == ((1, False, 0), (1, True, 1))
+    frames: dict[str, list[Cell]] = {
+        "session": ["s"] * 3, "host": ["h"] * 3, "mesh_id": [7] * 3, "mesh": ["workers"] * 3,
+        "rank": [0] * 3, "thread": ["MainThread", "MainThread", None], "depth": [0, 1, None],
+        "function": ["run", "step", None], "file": ["/a/run.py", "/a/w.py", None],
+        "line": [3, 4, None], "waits": [False, False, None],
+    }  # fmt: skip
+    stacks = "SELECT frame_depth, name, short_filename, is_entry FROM pyspy_frames ORDER BY 1"
+    found = engine.run(stacks, {"frames": frames, "procs": procs})
+    assert found.rows == ((0, "step", "w.py", False), (1, "run", "run.py", True))
+    traces = "SELECT t.active, count(*) FROM pyspy_stack_traces t JOIN pyspy_frames f USING "
+    found = engine.run(f"{traces}(thread_id) GROUP BY 1", {"frames": frames, "procs": procs})
+    assert found.rows == ((True, 2),)

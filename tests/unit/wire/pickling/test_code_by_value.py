@@ -359,6 +359,46 @@ def test_a_definition_has_changed_if_what_it_uses_has(
     assert there().f() == expected
 
 
+USES_STATE = """
+    seen = {"runs": [1, 2], "kind": None}
+    names = ["a"]
+    class Uses:
+        def add(self, name, into=[]):
+            names.append(name)
+            into.append(name)
+            seen["last"] = name
+            return len(names), len(into)
+"""
+
+
+def test_a_mutable_global_is_no_change_until_its_sender_has_changed_it(
+    two_sides: Callable[..., Any],
+) -> None:
+    names = of_a_cell(USES_STATE)
+    there = two_sides(names["Uses"])
+    assert there().add("b") == (2, 1)
+    for _ in range(2):
+        two_sides(names["Uses"], defines=True)
+    assert there().add("c") == (3, 2)  # what this process has added is there
+    names["seen"]["runs"].append(3)
+    two_sides(names["Uses"])
+    assert there().add("d") == (4, 3)
+    two_sides(names["Uses"], defines=True)
+    assert there().add("e") == (2, 1)  # a new definition, with globals of its own
+
+
+@pytest.mark.parametrize(
+    "change", ["seen['kind'] = 0", "seen['runs'] = (1, 2)", "names = {'a'}", "names[0] = b'a'"]
+)
+def test_a_container_has_changed_with_the_type_of_what_it_holds(
+    two_sides: Callable[..., Any], change: str
+) -> None:
+    names = of_a_cell(USES_STATE)
+    add = two_sides(names["Uses"]).add
+    exec(change, names)
+    assert two_sides(names["Uses"], defines=True).add is not add
+
+
 def test_a_class_that_comes_home_is_the_one_that_left(two_sides: Callable[..., Any]) -> None:
     here = of_a_cell(CACHE)["Cache"]
     back = loads(dumps([here, here()], defines=True))

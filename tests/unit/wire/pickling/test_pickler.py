@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import linecache
 import pickle
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -503,3 +504,16 @@ def test_a_message_without_its_payload_is_told_as_such() -> None:
 def test_what_cannot_be_pickled_raises_what_pickle_raises() -> None:
     with pytest.raises(TypeError, match="cannot pickle 'generator' object"):
         dumps([(i for i in range(3))])
+
+
+class LazyModule(ModuleType):
+    """A module of a class of its own, as torch.backends.cudnn and the package transformers."""
+
+
+def test_an_imported_module_of_any_class_travels_by_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = LazyModule("lazy_module")
+    monkeypatch.setitem(sys.modules, "lazy_module", module)
+    payload = dumps({"module": module})
+    assert loads(payload)["module"] is module

@@ -93,6 +93,16 @@ def test_what_torch_knows_of_a_tensor_arrives_with_it() -> None:
     assert travelled(noted).note == "kept"
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_a_sparse_tensor_that_came_is_freed() -> None:
+    kept: list[Any] = torch._utils._sparse_tensors_to_validate
+    before = len(kept)
+    for sparse in (torch.eye(3).to_sparse(), torch.eye(3).to_sparse_csr()):
+        arrived = travelled(sparse)
+        assert torch.equal(arrived.to_dense(), torch.eye(3))
+        assert len(kept) == before, "torch keeps it for ever"
+
+
 def test_other_kinds_of_tensor_arrive() -> None:
     dense = torch.eye(200)
     sparse = dense.to_sparse()

@@ -14,17 +14,20 @@ from time import monotonic_ns
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, cast
 
 from monarch._src.actor.call import misuse
+from monarch._src.actor.call.on_ranks import WAYS, OnRanksError
 from monarch._src.actor.call.pickling_errors import unpicklable
 from monarch._src.actor.call.responses import AllCall, OneCall, StreamCall
 from monarch._src.actor.call.target import Target
 from monarch._src.actor.context import ActorId, current, origin_now
-from monarch._src.actor.endpoint import EndpointMethod
 from monarch._src.actor.errors.remote import ship
 from monarch._src.actor.future import Future
+from monarch._src.actor.method_declaration import MethodDeclaration
 from monarch._src.actor.ports import Port
 from monarch._src.actor.runtime import Runtime
 from monarch._src.actor.state.calls import PendingCall
 from monarch._src.actor.state.endpoint_metrics import EndpointCounts
+from monarch._src.actor.state.history import HISTORY
+from monarch._src.actor.tracing import TRACE
 from monarch._src.errors import CallCancelled, SupervisionError, death_error
 from monarch._src.failures.report import RankFailure, at_text
 from monarch._src.net.local.interrupt import uninterrupted
@@ -43,10 +46,12 @@ R = TypeVar("R")
 def send_call(
     runtime: Runtime, target: Target, region: Region, name: str, payload: Payload,
     pending: PendingCall | None, *, by_port: bool = False, port: Port[Any] | None = None,
+    part_of: tuple[Region, int] | None = None,
 ) -> None:  # fmt: skip
     """Send a call to every rank. If a rank is known to be dead, the call or broadcast fails here.
 
-    Answers go to `port` if it is given, otherwise to `pending`.
+    Answers go to `port` if it is given, otherwise to `pending`. `part_of`: a region and a rank of
+    it, which a call to one rank shows its endpoint in place of that rank alone.
     """
     if runtime.node.is_fork:
         raise RuntimeEnded(FORKED)
@@ -72,11 +77,18 @@ def send_call(
                 by_port,
                 origin=origin,
             )
-            if pending is None and port is None:
+            if (pending is None and port is None) or HISTORY.sent is not None:
                 context = current.get()
                 call.sent_by = 0 if context is None else context.actor_instance.actor_id.uid
-            elif port is not None:
+                if pending is not None:
+                    pending.sent_by = call.sent_by
+            if port is not None:
                 call.call, call.reply_to, call.reply_address = port.number, port.node, port.address
+            if part_of is not None:
+                whole, call.seen_as = part_of
+                call.labels, call.sizes = whole.extent.labels, whole.extent.sizes
+            if TRACE.on_send is not None:
+                call.trace = TRACE.on_send(target.class_name, target.name, name)
             missed = runtime.routes.post(
                 target.procs, region, call, payload, skip=failed,
                 gather=pending is not None and not by_port,
@@ -118,7 +130,7 @@ class Endpoint(Generic[P, R]):
 
     __slots__ = ("_counts", "_method", "_runtime", "_target", "name")
 
-    def __init__(self, runtime: Runtime, target: Target, method: EndpointMethod[P, R]) -> None:
+    def __init__(self, runtime: Runtime, target: Target, method: MethodDeclaration) -> None:
         self._runtime = runtime
         self._target = target
         self._method = method
@@ -132,7 +144,10 @@ class Endpoint(Generic[P, R]):
             TypeError: the arguments do not fit the endpoint, or one of them cannot be pickled.
             MeshStoppedError: the mesh has been stopped.
         """
-        return self.start(args, kwargs, AllCall)
+        try:
+            return self.start(args, kwargs, AllCall)
+        except OnRanksError as error:
+            return self._on_ranks("call", args, kwargs, error)
 
     def call_one(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Call the one rank of this mesh.
@@ -147,7 +162,10 @@ class Endpoint(Generic[P, R]):
                 "Slice it to one, or use `call` (all) or `choose` (any)"
             )
         begun = monotonic_ns()
-        payload = self._pack(args, kwargs)
+        try:
+            payload = self._pack(args, kwargs)
+        except OnRanksError as error:
+            return self._on_ranks("call_one", args, kwargs, error)
         future: Future[R] = self._runtime.new_future()
         pending = future.pending = OneCall(self._target, region, future)
         self._send("call_one", begun, region, payload, pending)
@@ -156,7 +174,10 @@ class Endpoint(Generic[P, R]):
     def choose(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Call one rank, drawn uniformly at random."""
         begun = monotonic_ns()
-        payload = self._pack(args, kwargs)
+        try:
+            payload = self._pack(args, kwargs)
+        except OnRanksError as error:
+            return self._on_ranks("choose", args, kwargs, error)
         region = self._drawn()
         future: Future[R] = self._runtime.new_future()
         pending = future.pending = OneCall(self._target, region, future)
@@ -166,7 +187,10 @@ class Endpoint(Generic[P, R]):
     def stream(self, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[Future[R]]:
         """Call every rank; yields a future for each, in the order in which ranks answer."""
         begun = monotonic_ns()
-        payload = self._pack(args, kwargs)
+        try:
+            payload = self._pack(args, kwargs)
+        except OnRanksError as error:
+            return self._on_ranks("stream", args, kwargs, error)
         region = self._target.region
         futures: list[Future[R]] = [self._runtime.new_future() for _ in range(len(region))]
         pending = StreamCall(self._target, region, futures)
@@ -184,7 +208,50 @@ class Endpoint(Generic[P, R]):
         Raises:
             SupervisionError: a rank of this mesh is known to have failed.
         """
-        self._send("broadcast", 0, self._target.region, self._pack(args, kwargs), None)
+        try:
+            payload = self._pack(args, kwargs)
+        except OnRanksError as error:
+            self._on_ranks("broadcast", args, kwargs, error)
+        else:
+            self._send("broadcast", 0, self._target.region, payload, None)
+
+    def rref(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Call every rank; the tensors that the endpoint returns stay there, as those of the mesh.
+
+        The endpoint returns tensors, in tuples, lists and dicts; they have one shape on all ranks.
+        Returns once a rank has told their shapes, or at once if `@endpoint(propagate=function)`
+        computes them from the arguments.
+
+        Raises:
+            RuntimeError: no tensors of a mesh have been used yet; `mesh.activate()` makes some.
+            ValueError: the arguments are not on exactly the ranks of these actors; or there are no
+                tensors among them, and no mesh is active.
+        """
+        self._target.check_usable()
+        self._method.check(self._target.class_name, args, kwargs)
+        if WAYS.tensors is None:
+            raise RuntimeError(
+                f"{self.name}.rref needs an active mesh: call it within `with mesh.activate():`"
+            )
+        return WAYS.tensors(self, "rref", args, kwargs)
+
+    def _on_ranks(
+        self, adverb: str, args: tuple[Any, ...], kwargs: dict[str, Any], error: OnRanksError
+    ) -> Any:
+        """The result of an adverb some of whose arguments are on the ranks."""
+        if WAYS.tensors is None:
+            raise error
+        return WAYS.tensors(self, adverb, args, kwargs)
+
+    @property
+    def actor_mesh(self) -> Any:
+        """The actors that it calls."""
+        return cast("Any", self._target).actor_mesh
+
+    @property
+    def propagate(self) -> Any:
+        """How `rref` learns the shapes of its results; see `@endpoint`."""
+        return self._method.propagate
 
     def start(
         self,
@@ -208,6 +275,22 @@ class Endpoint(Generic[P, R]):
         payload = self._pack(args, kwargs)
         region = self._drawn() if choose else self._target.region
         self._send("send", 0, region, payload, None, port)
+
+    def forward(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], part_of: tuple[Region, int],
+        *, answered: bool,
+    ) -> Future[R] | None:  # fmt: skip
+        """Call the one rank of this mesh, as part of a call to a region; see `send_call`."""
+        region, payload = self._target.region, self._pack(args, kwargs)
+        pending, future = None, None
+        if answered:
+            future = self._runtime.new_future()
+            pending = future.pending = OneCall(self._target, region, future)
+        send_call(
+            self._runtime, self._target, region, self.name, payload, pending,
+            by_port=self._method.by_port, part_of=part_of,
+        )  # fmt: skip
+        return future
 
     def _drawn(self) -> Region:
         region = self._target.region
@@ -237,6 +320,8 @@ class Endpoint(Generic[P, R]):
             else:
                 counts.sent(nbytes * len(region))
                 counts.untimed += 1
+                if HISTORY.sent is not None:
+                    self._remember(region)
         try:
             send_call(
                 self._runtime, self._target, region, self.name, payload, pending,
@@ -246,6 +331,18 @@ class Endpoint(Generic[P, R]):
             if counts is not None:
                 counts.errors += 1
             raise
+
+    def _remember(self, region: Region) -> None:
+        """Add a message without an answer to the history."""
+        context, target, now_ns = current.get(), self._target, monotonic_ns()
+        sent_by = 0 if context is None else context.actor_instance.actor_id.uid
+        if HISTORY.sent is not None:
+            HISTORY.sent.add(
+                (
+                    now_ns, now_ns, 0, sent_by, target.uid, target.procs.uid, target.name, region,
+                    self.name, False,
+                )
+            )  # fmt: skip
 
     def _counts_of(self, adverb: str) -> EndpointCounts:
         target = self._target
@@ -260,6 +357,8 @@ class Endpoint(Generic[P, R]):
         self._method.check(target.class_name, args, kwargs)
         try:
             return dumps_arguments(args, kwargs) or ship((args, kwargs), own=2, loose=True)
+        except OnRanksError:
+            raise
         except Exception as error:
             callee = f"{target.class_name}.{self.name}"
             refusal, cause = unpicklable(callee, self._method.signature, args, kwargs, error)

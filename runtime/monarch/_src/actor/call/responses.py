@@ -63,23 +63,15 @@ def _no_exception() -> None:
 
 
 def _fail(
-    call: PendingCall,
-    future: Future[Any],
-    target: Target,
-    status: int,
-    payload: Payload,
-    note: list[bool] | None = None,
+    call: PendingCall, future: Future[Any], target: Target, status: int, payload: Payload
 ) -> None:
-    """Fail with one rank's failure, or with the exception sent through an explicit port.
-
-    `note`: as in `UnreadError`.
-    """
+    """Fail with one rank's failure, or with the exception sent through an explicit port."""
     if status == THROWN:
         future.settle(partial(_throw_as_it_is, payload))
         return
     failures = _Failures(target)
     throw = failures.unpacked(status, payload)
-    future.unread = UnreadError(failures.list, call.origin, note)
+    future.unread = UnreadError(failures.list, call.origin)
     future.settle(throw)
 
 
@@ -229,7 +221,7 @@ def _unflatten(reader: Reader, parts: tuple[Any, ...] | list[Any]) -> Any:
 class StreamCall(PendingCall):
     """`stream`: the nth answer settles the nth future."""
 
-    __slots__ = ("_futures", "_next", "_note", "_target")
+    __slots__ = ("_failed", "_futures", "_next", "_target", "_unread")
     streams_answers = True
 
     def __init__(self, target: Target, region: Region, futures: Sequence[Future[Any]]) -> None:
@@ -237,7 +229,9 @@ class StreamCall(PendingCall):
         self._target = target
         self._futures = futures
         self._next = iter(futures)
-        self._note = [False]  # whether the error of one has been read
+        # The failures of all ranks. Each future has an error of its own, and all share `_unread`.
+        self._failed: list[RankFailure] = []
+        self._unread: UnreadError | None = None
 
     def futures_of(self) -> Sequence[Future[Any]]:
         return self._futures
@@ -251,7 +245,17 @@ class StreamCall(PendingCall):
         next(self._next).settle(partial(read, position, payload))
 
     def on_error(self, position: int, status: int, payload: Payload) -> None:
-        _fail(self, next(self._next), self._target, status, payload, self._note)
+        future = next(self._next)
+        if status == THROWN:
+            future.settle(partial(_throw_as_it_is, payload))
+            return
+        failures = _Failures(self._target)
+        throw = failures.unpacked(status, payload)
+        self._failed += failures.list
+        if self._unread is None:
+            self._unread = UnreadError(self._failed, self.origin)
+        future.unread = self._unread
+        future.settle(throw)
 
     def on_lost(self, position: int, failure: RankFailure) -> None:
         rank = self.region.global_rank(position)

@@ -156,5 +156,7 @@ def as_endpoint(
             f"{method.target.class_name}.{function.__name__} is `async def`, but the endpoints of "
             "that actor are plain: it has no loop to run it on"
         )
-    made: EndpointMethod[Any, Any] = EndpointMethod(function, by_port=explicit_response_port)
+    made: EndpointMethod[Any, Any] = EndpointMethod(
+        function, by_port=explicit_response_port, propagate=propagate
+    )
     return Endpoint(method.runtime, method.target, made)

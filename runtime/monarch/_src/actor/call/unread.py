@@ -1,9 +1,9 @@
 """Errors of calls whose futures are dropped before anything has read them.
 
 Runs in: every process. A future that fails holds an `UnreadError`; reading the future marks it. One
-that goes away unmarked is reported to the front end, if there is one. Only errors that an endpoint
-has raised are reported here. Deaths of actors and processes reach their owners by supervision, and
-the error of a cancelled call was requested.
+that goes away unmarked is reported to the front end, if there is one, once for a call. Only errors
+that an endpoint has raised are reported here. Deaths of actors and processes reach their owners by
+supervision, and the error of a cancelled call was requested.
 Invariant: an `UnreadError` refers to no future and no pending call, so it goes away with its own.
 """
 
@@ -18,24 +18,22 @@ _CANCELLED = ("CallCancelled", "CancelledError")
 
 
 class UnreadError:
-    """The error of one future. `origin` is the number that `number_calls` gave its call; 0: none.
+    """The error of one call. `origin` is the number that `number_calls` gave the call; 0: none.
 
-    The futures of one `stream` share a note: a program that has read the error of one of them knows
-    that the call has failed.
+    The futures of one `stream`, and their pending call, share it: a program that has read the error
+    of one of them knows that the call has failed, and one that still holds a future may read it.
     """
 
-    __slots__ = ("_failures", "_note", "origin")
+    __slots__ = ("_failures", "_is_read", "origin")
 
-    def __init__(
-        self, failures: Sequence[RankFailure], origin: int, note: list[bool] | None = None
-    ) -> None:
+    def __init__(self, failures: Sequence[RankFailure], origin: int) -> None:
         self._failures = failures  # grows until the last rank has answered
         self.origin = origin
-        self._note = [False] if note is None else note
+        self._is_read = False
 
     def mark_read(self) -> None:
         """The error has been raised to a reader."""
-        self._note[0] = True
+        self._is_read = True
 
     @property
     def failures(self) -> tuple[RankFailure, ...]:
@@ -48,9 +46,8 @@ class UnreadError:
 
     def __del__(self) -> None:
         # Any thread, at any allocation: take no lock here that this thread may hold.
-        if _listener is None or self._note[0] or sys.is_finalizing() or not self.failures:
+        if _listener is None or self._is_read or sys.is_finalizing() or not self.failures:
             return
-        self._note[0] = True  # once for a call
         _listener(self)
 
 

@@ -254,6 +254,18 @@ def _bounded(text: str, longest: int = LONGEST_TEXT) -> str:
     return f"{text[:half]}\n... {left_out:,} characters are left out ...\n{text[-half:]}"
 
 
+class ForwardedError(Exception):
+    """The error of another actor, raised by one that has called it for its own caller.
+
+    The caller gets the failure of the actor that was called.
+    """
+
+    def __init__(self, failure: RankFailure, exception: BaseException | None) -> None:
+        super().__init__(str(exception or failure.what))
+        self.failure = failure
+        self.exception = exception
+
+
 def pack(failure: RankFailure, exception: BaseException | None) -> Payload:
     """A failure as the payload of a Reply: the description, and the exception if it pickles."""
     pickled = b""

@@ -1,6 +1,7 @@
 """Snapshots of actors: their class, calls and attributes.
 
-Runs in: a proc, on the receiving thread, beside the code of the actor. Runs no user code.
+Runs in: a proc, on the receiving thread, beside the code of the actor. Runs no user code, and of
+this package only `SUMMARY`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ MOST = 48
 """The maximal number of attributes in a snapshot."""
 NAMESPACE = "__live_namespace__"
 """A class may name a dict attribute, whose items are shown in place of the attributes."""
+SUMMARY = "__live_summary__"
+"""A class of this package may name a method, whose texts by name are shown in that place."""
+PACKAGE = "monarch._src."
 
 
 def snapshot_of(cell: Cell, running: tuple[str, ...]) -> SeenActor:
@@ -41,6 +45,10 @@ def snapshot_of(cell: Cell, running: tuple[str, ...]) -> SeenActor:
 
 
 def _attributes(actor: object) -> tuple[tuple[tuple[str, str], ...], int]:
+    summary = class_attribute(type(actor), SUMMARY)
+    if type(summary) is str and type(actor).__module__.startswith(PACKAGE):
+        texts: dict[str, str] = getattr(actor, summary)()
+        return tuple(texts.items())[:MOST], max(0, len(texts) - MOST)
     shown = attributes_of(actor)
     inside = class_attribute(type(actor), NAMESPACE)
     if inside is not None:
@@ -52,5 +60,5 @@ def _attributes(actor: object) -> tuple[tuple[tuple[str, str], ...], int]:
         for name, value in list(items_of(shown))
         if type(name) is str and not name.startswith("__")
     ]
-    texts = tuple((name, live_text(value)) for name, value in items[:MOST])
-    return texts, len(items) - len(texts)
+    found = tuple((name, live_text(value)) for name, value in items[:MOST])
+    return found, len(items) - len(found)

@@ -27,18 +27,23 @@ from monarch._src.wire.messages import (
     OutputLines,
     ReadStacks,
     ReadTable,
+    SampleStacks,
+    SetHistory,
     Signalled,
     SignalProcs,
     Snapshot,
     Snapshotted,
     StacksRead,
+    StacksSampled,
     TableRead,
     WantOutput,
 )
 
 _STREAMS = ("stderr", "stdout")  # odd numbers are stdout
-Question: TypeAlias = "Snapshot | FlushOutput | ReadStacks | SignalProcs | ReadTable"
-Answer: TypeAlias = "Snapshotted | OutputFlushed | StacksRead | Signalled | TableRead"
+Question: TypeAlias = "Snapshot | FlushOutput | ReadStacks | SampleStacks | SignalProcs | ReadTable"
+Answer: TypeAlias = (
+    "Snapshotted | OutputFlushed | StacksRead | StacksSampled | Signalled | TableRead"
+)
 
 
 class AgentGoneError(RuntimeError):
@@ -132,13 +137,24 @@ class AgentClient:
             agents, lambda number, _: ReadStacks(number, meshes, full, idle, timeout_s), _stacks
         )
 
+    def sample_stacks(self, request: SampleStacks) -> Future[StacksSampled]:
+        """Read the stacks of these ranks, many times; the number of the request is set here."""
+        agents = self._agents_of([mesh for mesh, _ in request.meshes])
+        return self._request(
+            agents, lambda number, _: msgspec.structs.replace(request, request=number), _samples
+        )
+
     @property
     def agents(self) -> list[str]:
         """The nodes of the agents of all hosts that this process uses, its own host's first."""
         return [AGENT, *self.others]
 
-    def read_table(self, agent: str, request: ReadTable, settled: Settled) -> Callable[[], None]:
-        """Request rows of one agent; `settled` gets its TableRead, or None if the agent is gone.
+    def read_table(
+        self, agent: str, request: ReadTable | SetHistory, settled: Settled
+    ) -> Callable[[], None]:
+        """Request rows of one agent, or give it an order.
+
+        `settled` gets its TableRead, or None if the agent is gone.
 
         Returns the function that drops the request, whose answer is then ignored.
         """
@@ -306,6 +322,15 @@ def _stacks(answers: list[StacksRead]) -> StacksRead:
             else:
                 _join(same, mesh)
     return whole
+
+
+def _samples(answers: list[StacksSampled]) -> StacksSampled:
+    """The samples of all hosts; a mesh of several hosts is in it once for each."""
+    problems = [answer.problem for answer in answers if answer.problem]
+    if not answers:
+        problems = ["no host agent has answered"]
+    meshes = [mesh for answer in answers for mesh in answer.meshes]
+    return StacksSampled(0, meshes, problems[0] if problems else "")
 
 
 def _join(whole: MeshStacks, part: MeshStacks) -> None:

@@ -2,8 +2,8 @@
 
 Runs in: any process with a runtime, on the receiving thread.
 Owns: the injected faults of the process's links.
-Invariants: no handler disturbs running user code. Injected faults, tables and the debugger are
-loaded on first use.
+Invariants: no handler disturbs running user code. Injected faults, tables, timelines and the
+debugger are loaded on first use.
 """
 
 from __future__ import annotations
@@ -30,12 +30,16 @@ from monarch._src.wire.messages import (
     DebugCommand,
     KeepFailures,
     ReadActors,
+    ReadCalls,
     ReadMetrics,
     ReadTable,
+    ReadWaits,
     Reply,
     SetBridge,
+    SetHistory,
     SetLinks,
     SetLogLevel,
+    WaitsRead,
 )
 from monarch._src.wire.messages import RankPaused as RankPausedMessage
 from monarch._src.wire.metrics_codec import Counted, packed
@@ -46,8 +50,13 @@ if TYPE_CHECKING:
 
 # A higher layer, loaded with the first breakpoint.
 DEBUGGER = "monarch._src.debug.rank.pauses"
-# A higher layer, loaded with the first query.
+# Higher layers, loaded with the first query, and where history is kept.
 TABLES = "monarch._src.telemetry.sql.process_rows"
+HISTORY_SWITCH = "monarch._src.telemetry.history.switch"
+# A higher layer, loaded with the first request for stacks.
+WAITS = "monarch._src.observe.stacks.rank_part"
+# A higher layer, loaded with the first reader of a timeline.
+TIMELINE = "monarch._src.observe.timeline.rank_part"
 
 
 class InspectHandlers:
@@ -59,7 +68,10 @@ class InspectHandlers:
         self.handlers: dict[type, Callable[[str, Any, Payload], None]] = {
             ReadMetrics: self._on_read_metrics,
             ReadActors: self._on_read_actors,
+            ReadCalls: self._on_read_calls,
             ReadTable: self._on_read_table,
+            SetHistory: self._on_set_history,
+            ReadWaits: self._on_read_waits,
             SetLogLevel: self._on_set_log_level,
             SetLinks: self._on_set_links,
             RankPausedMessage: self._on_rank_paused,
@@ -84,9 +96,21 @@ class InspectHandlers:
         seen = ActorsSeen((*self._run.tombstones.snapshots(), *living))
         self._run.node.send(peer, Reply(message.call, message.rank, OK), packed_actors(seen))
 
+    def _on_read_calls(self, peer: str, message: ReadCalls, _payload: Payload) -> None:
+        import_module(TIMELINE).read_calls(self._run, peer, message)
+
     def _on_read_table(self, peer: str, message: ReadTable, _payload: Payload) -> None:
         if peer == AGENT:  # queries go to host agents only, which ask the processes
             self._run.node.send(peer, import_module(TABLES).read_table(self._run, message))
+
+    def _on_set_history(self, peer: str, message: SetHistory, _payload: Payload) -> None:
+        if peer == AGENT:
+            import_module(HISTORY_SWITCH).on_set_history(message)
+
+    def _on_read_waits(self, peer: str, message: ReadWaits, _payload: Payload) -> None:
+        if peer == AGENT:
+            waits = import_module(WAITS).endpoint_waits(self._run)
+            self._run.node.send(peer, WaitsRead(message.request, waits))
 
     def _on_set_log_level(self, peer: str, message: SetLogLevel, _payload: Payload) -> None:
         logging.getLogger().setLevel(message.level)

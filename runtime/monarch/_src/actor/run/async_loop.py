@@ -19,6 +19,7 @@ from monarch._src.actor.run.event_loop import ActorLoop, new_loop
 from monarch._src.actor.run.mailbox import CHECK_FAILURES, CheckFailures, Item, Mailbox, Stop
 from monarch._src.actor.run.running_calls import CallAborted
 from monarch._src.actor.supervise.ownership import UNTIL_OVERDUE, Supervisor
+from monarch._src.actor.tracing import TRACE
 from monarch._src.errors import CallCancelled
 from monarch._src.failures.report import RankFailure
 from monarch._src.net.local.interrupt import (
@@ -285,7 +286,7 @@ class _AsyncActor:
     async def _call(self, peer: str, call: Call, payload: Payload, arrived_ns: int) -> None:
         cell = self._cell
         instance = cell.instance
-        if not cell.running_calls.accept(peer, call, payload):
+        if not cell.running_calls.accept(peer, call, payload, arrived_ns):
             return
         if not self._endpoints.is_concurrent(call.endpoint):
             instance.endpoint, instance.task = call.endpoint, asyncio.current_task()
@@ -305,6 +306,7 @@ class _AsyncActor:
         bound: BoundEndpoint | None = None
         value: Any = None
         error: BaseException | None = None
+        ended = None if TRACE.on_run is None else TRACE.on_run(cell, call)
         try:
             bound = self._endpoints.look_up(call, payload, running[0] - arrived_ns)
             if bound is not None:
@@ -314,6 +316,8 @@ class _AsyncActor:
                     args = (self._endpoints.port_for(peer, call, bound.counts), *args)
                 try:
                     self.work[task] = call
+                    if id(call) in cell.running_calls.cancelled:
+                        raise asyncio.CancelledError
                     value = await bound.method.function(cell.instance_object, *args, **kwargs)
                 finally:
                     self.work.pop(task, None)  # no exception is raised after this, see `work_here`
@@ -329,6 +333,8 @@ class _AsyncActor:
                 cell.runtime.hooks.on_endpoint_error(cell, raised)
         finally:
             ran_ns = cell.end_call(running)
+            if ended is not None:
+                ended(error)
         fatal = cell.running_calls.complete(peer, call, value, error, bound, ran_ns)
         if fatal is not None:
             cell.fail(*fatal)

@@ -37,6 +37,7 @@ from monarch._src.actor.run.mailbox import Mailbox, Stop
 from monarch._src.actor.run.running_calls import RunningCalls
 from monarch._src.actor.run.spawn_context import apply_spawn_extras
 from monarch._src.actor.runtime import Runtime
+from monarch._src.actor.state.history import HISTORY, LONGEST_TEXT
 from monarch._src.actor.supervise.hooks import Supervision, causes_of
 from monarch._src.actor.supervise.ownership import UNTIL_OVERDUE, Supervisor
 from monarch._src.config import settings
@@ -106,7 +107,7 @@ class ActorCell:
         self._lock = GuardedLock()
         self._cleaned = False
         self._report_timer: threading.Timer | None = None
-        self._class: ActorClass | None = None
+        self.actor_class: ActorClass | None = None
         self.endpoints: EndpointTable | None = None  # set once the class is unpickled
         self.instance_object: Any = None
         point = Extent(spec.labels, spec.sizes).point_of_rank(spec.rank)
@@ -121,9 +122,20 @@ class ActorCell:
         self.supervision = Supervision(self)
         self.on_check_due: Callable[[], None] = self.supervision.request_check
         self.supervisor = Supervisor(self._request_check, self._report_to_owner, self._finalize)
+        self._remember("Created")
 
     def _request_check(self) -> None:
         self.on_check_due()
+
+    def _remember(self, status: str, reason: str = "") -> None:
+        """Add a new state of the actor to the history. Any thread."""
+        spec = self.spec
+        HISTORY.actors.add(
+            (
+                monotonic_ns(), spec.actor, spec.rank, spec.name, spec.class_name, status,
+                reason[:LONGEST_TEXT],
+            )
+        )  # fmt: skip
 
     # --- on the receiving thread ----------------------------------------------------------
 
@@ -227,17 +239,19 @@ class ActorCell:
                 apply_spawn_extras(
                     extras, f"the actor {self.spec.name!r} on {self.spec.mesh_name!r}"
                 )
-            self._class = actor_class(self._spawn_args[0])
-            self.endpoints = EndpointTable(self.runtime, self.spec, self._class)
+            self.actor_class = actor_class(self._spawn_args[0])
+            self.endpoints = EndpointTable(self.runtime, self.spec, self.actor_class)
         except BaseException as error:
             self.fail_early(self.describe(error, "constructor", None), error)
             return None
-        return self._class
+        return self.actor_class
 
     def construct(self) -> None:
         """Construct the actor object, and drop the references to its arguments."""
         (cls, args, kwargs), self._spawn_args = self._spawn_args, ()
+        self._remember("Initializing")
         self.instance_object = cls(*args, **kwargs)
+        self._remember("Idle")
         if self.runtime.node.is_fork:
             end_fork(None)
 
@@ -256,7 +270,8 @@ class ActorCell:
         """Set the context and the output's origin, on the thread or in the task of the call."""
         current.set(
             Context(
-                self.instance, call.rank, call.labels, call.sizes, call.origin, call.endpoint
+                self.instance, call.rank if call.seen_as < 0 else call.seen_as, call.labels,
+                call.sizes, call.origin, call.endpoint
             )
         )  # fmt: skip
         if call.origin != self.runtime.origin:
@@ -316,9 +331,10 @@ class ActorCell:
                 return
             reported, actions = self.supervisor.fail(failure, grace_s)
             self.dead, self.cause = reported, cause
+        self._remember("Failed", reported.message or reported.exception_type)
         self.supervisor.carry_out(actions)
-        if cleans and self._class is not None:
-            if hasattr(self._class.cls, "__cleanup__") or self.supervisor.meshes:
+        if cleans and self.actor_class is not None:
+            if hasattr(self.actor_class.cls, "__cleanup__") or self.supervisor.meshes:
                 # The owner is told after the clean-up, or when the time for that is up.
                 self._report_timer = threading.Timer(grace_s, self.supervisor.report_now)
                 self._report_timer.daemon = True
@@ -362,6 +378,7 @@ class ActorCell:
         with self._lock:
             if self.dead is None:
                 self.dead = self.stopped_failure(self.supervisor.reason)
+                self._remember("Stopped", self.supervisor.reason)
                 if failed is not None:
                     failure = self.describe(failed, "actor died", "__cleanup__")
         self.mailbox.close()
@@ -414,7 +431,7 @@ class ActorCell:
         self.running_calls.reject_all()
         while (item := self.mailbox.take()) is not None:
             if isinstance(item, tuple):
-                self.running_calls.reject(item[0], item[1])
+                self.running_calls.reject(item[0], item[1], item[3])
             elif isinstance(item, Stop) and item.request is not None:
                 self._stop_requests.append(item.request)
         while self.finalized and self._stop_requests:

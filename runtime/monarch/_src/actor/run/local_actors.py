@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 import msgspec
@@ -16,6 +17,7 @@ from monarch._src.actor.errors.remote import pack
 from monarch._src.actor.run.actor_thread import run
 from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.run.creators import spawned_by_bootstrap
+from monarch._src.actor.run.running_calls import EARLY_CANCELS
 from monarch._src.actor.runtime import Runtime
 from monarch._src.config import settings
 from monarch._src.failures.report import RankFailure
@@ -42,6 +44,8 @@ class LocalActors:
         self._cells: dict[int, ActorCell] = {}  # those whose code may still run
         self._threads: list[threading.Thread] = []
         self._early: dict[int, _Early] = {}
+        # Cancellations of calls of actors that do not exist yet: actor, caller, call.
+        self._early_cancels: deque[tuple[int, str, int]] = deque(maxlen=EARLY_CANCELS)
         self._lock = threading.Lock()
         self._held: list[ActorCell] | None = None
         self._creators: set[str] = (
@@ -54,6 +58,7 @@ class LocalActors:
         runtime.hooks.on_spawn = self.spawn
         runtime.hooks.on_actor_gone = self._on_actor_gone
         runtime.hooks.on_unknown_actor = self._on_unknown_actor
+        runtime.hooks.on_early_cancel = self._on_early_cancel
         runtime.terminations.on_node_ended = self._on_creator_ended
 
     def spawn(self, _peer: str, spec: SpawnActor, payload: Payload) -> None:
@@ -65,6 +70,9 @@ class LocalActors:
         self._runtime.cells[spec.actor] = cell
         self._cells[spec.actor] = cell
         self._runtime.tombstones.forget(spec.actor)
+        for actor, caller, number in [one for one in self._early_cancels if one[0] == spec.actor]:
+            self._early_cancels.remove((actor, caller, number))
+            cell.cancel(caller, number)
         for message in self._take_early(spec.actor):
             cell.post(*message)
         self._watch(spec.creator)
@@ -172,6 +180,10 @@ class LocalActors:
                 early.timer.daemon = True
                 early.timer.start()
             early.messages.append((peer, message, payload))
+
+    def _on_early_cancel(self, actor: int, caller: str, number: int) -> None:
+        """Hold a cancellation, which may overtake the message that spawns its actor."""
+        self._early_cancels.append((actor, caller, number))
 
     def _take_early(self, actor: int) -> list[tuple[str, Call, Payload]]:
         with self._lock:

@@ -4,21 +4,32 @@ Runs in: a proc, or a client that hosts controllers. The actor's own thread acce
 calls, the receiving thread cancels them, and the thread that ends the actor rejects them.
 Owns: the table of the calls that are neither queued nor answered.
 Invariant: the thread that removes a call from the table answers it, so each is answered once.
+
+A cancellation and the beginning of its call may cross. Either side writes before it reads:
+
+- The receiving thread enters the cancellation in `cancelled_early` and then looks for the call in
+  `calls`; the actor's thread enters the call in `calls` and then looks into `cancelled_early`. The
+  side that removes the entry of `cancelled_early` deals with the cancellation.
+- The receiving thread marks the call in `cancelled` and then raises in it, which fails before the
+  endpoint begins; the actor's thread lets others raise in the call and then looks for the mark
+  (`raise_if_cancelled`).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from monarch._src.actor import forked
 from monarch._src.actor.call.pickling_errors import unpicklable_answer
 from monarch._src.actor.deadlock.state.waits import Wait
-from monarch._src.actor.errors.remote import pack, ship
+from monarch._src.actor.errors.remote import ForwardedError, pack, ship
 from monarch._src.actor.run.endpoint_table import BoundEndpoint
 from monarch._src.actor.run.mailbox import caller_of
 from monarch._src.actor.state.endpoint_metrics import EndpointCounts
+from monarch._src.actor.state.history import HISTORY
 from monarch._src.errors import CallCancelled
 from monarch._src.failures.report import FailureKind, RankFailure
 from monarch._src.logs.line_origin import cut_off as cut_off_output
@@ -50,7 +61,7 @@ class RunningCalls:
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
         # By `id` of the call; `cancelled` holds those that their callers have cancelled.
-        self.calls: dict[int, tuple[str, Call, Payload]] = {}
+        self.calls: dict[int, tuple[str, Call, Payload, int]] = {}
         self.cancelled: dict[int, Call] = {}
         # Cancellations (caller, number) of calls that may not have arrived yet.
         self.cancelled_early: deque[tuple[str, int]] = deque(maxlen=EARLY_CANCELS)
@@ -59,7 +70,7 @@ class RunningCalls:
 
     def endpoints(self) -> tuple[str, ...]:
         """The names of the endpoints that run. Any thread."""
-        return tuple(call.endpoint for _, call, _ in list(self.calls.values()))
+        return tuple(item[1].endpoint for item in list(self.calls.values()))
 
     def cancel(self, caller: str, number: int) -> None:
         """Cancel a call: a queued call is answered here, a running one is interrupted.
@@ -70,13 +81,15 @@ class RunningCalls:
         cell = self._cell
         queued = cell.mailbox.withdraw(caller, number)
         if isinstance(queued, tuple):
+            self._remember(queued[0], queued[1], queued[3])
             self._answer_cancelled(queued[0], queued[1])
             return
-        for peer, call, payload in list(self.calls.values()):
-            if call.call == number and caller_of((peer, call, payload)) == caller:
-                self._interrupt(call)
-                return
         self.cancelled_early.append((caller, number))
+        for item in list(self.calls.values()):
+            if item[1].call == number and caller_of(item) == caller:
+                if self._take_early(caller, number):
+                    self._interrupt(item[1])
+                return
 
     def _interrupt(self, call: Call) -> None:
         cell = self._cell
@@ -86,11 +99,26 @@ class RunningCalls:
             return
         waits = self._waits_of(call)
         if cell.raise_in is None or not cell.raise_in(call):
-            self.cancelled.pop(id(call), None)  # it has just ended
+            # It has not begun, and finds the mark when it does; or it has just ended.
+            if id(call) not in self.calls:
+                self.cancelled.pop(id(call), None)
             return
         runtime.node.leader.wake_all()
         for wait in waits:
             runtime.cancel(wait.future.pending)
+
+    def _take_early(self, caller: str, number: int) -> bool:
+        """Remove an early cancellation; False if the other thread has removed it."""
+        try:
+            self.cancelled_early.remove((caller, number))
+        except ValueError:
+            return False
+        return True
+
+    def raise_if_cancelled(self, call: Call) -> None:
+        """Raise if the call was cancelled before its endpoint began. The actor's own thread."""
+        if self.cancelled and id(call) in self.cancelled:
+            raise CallCancelled
 
     def cancel_waits(self, call: Call) -> None:
         """Cancel the calls that a running call waits for. Any thread. Idempotent."""
@@ -118,9 +146,9 @@ class RunningCalls:
 
     # --- acceptance and completion: on the actor's own thread -------------------------------------
 
-    def accept(self, peer: str, call: Call, payload: Payload) -> bool:
+    def accept(self, peer: str, call: Call, payload: Payload, arrived_ns: int) -> bool:
         """Accept a call; False if it is not to run and has been answered already."""
-        self.calls[id(call)] = (peer, call, payload)
+        self.calls[id(call)] = (peer, call, payload, arrived_ns)
         if (
             self._cell.dead is not None
         ):  # checked after the insertion, so that one thread answers it
@@ -130,8 +158,7 @@ class RunningCalls:
         return not (self.cancelled_early and self._was_cancelled(peer, call, payload))
 
     def _was_cancelled(self, peer: str, call: Call, payload: Payload) -> bool:
-        key = (caller_of((peer, call, payload)), call.call)
-        if call.call and key in self.cancelled_early:
+        if call.call and self._take_early(caller_of((peer, call, payload)), call.call):
             if self.calls.pop(id(call), None) is not None:
                 self._answer_cancelled(peer, call)
             return True
@@ -155,8 +182,18 @@ class RunningCalls:
         counts = None if bound is None else bound.counts
         if counts is not None:  # before the answer, so that a caller who has it finds it counted
             counts.ended(ran_ns)
-        if self.calls.pop(id(call), None) is None:
+        item = self.calls.pop(id(call), None)
+        if item is None:
             return None  # the actor has ended meanwhile, and the call is answered
+        history = HISTORY.handled
+        if history is not None and counts is not None:  # as `_remember`, without the call
+            history.rows.append(
+                (
+                    monotonic_ns(), self._cell.spec.actor, call.reply_to or peer, call.sent_by,
+                    call.call, call.endpoint, item[3], ran_ns, error is not None,
+                )
+            )  # fmt: skip
+            history.added += 1
         cancelled = bool(self.cancelled) and self.cancelled.pop(id(call), None) is not None
         if error is None:
             if not call.call or call.by_port:
@@ -191,8 +228,11 @@ class RunningCalls:
         if cell.runtime.hooks.explain_error is not None:
             error = cell.runtime.hooks.explain_error(cell, call.reply_to or peer, call, error)
         if (isinstance(error, Exception) or cancelled) and call.call and not call.by_port:
-            failure = cell.describe(error, "endpoint", call.endpoint)
-            self._answer(peer, call, RAISED, pack(failure, error), counts)
+            if isinstance(error, ForwardedError):
+                told = pack(error.failure, error.exception)
+            else:
+                told = pack(cell.describe(error, "endpoint", call.endpoint), error)
+            self._answer(peer, call, RAISED, told, counts)
             return None
         unheard = isinstance(error, Exception) and not call.call
         kind: FailureKind = "nobody waited" if unheard else "actor died"
@@ -208,13 +248,16 @@ class RunningCalls:
         for number in list(self.calls):
             item = self.calls.pop(number, None)
             if item is not None:
-                peer, call, _ = item
+                peer, call, _, arrived_ns = item
+                self._remember(peer, call, arrived_ns, 0)
                 if call.call:
                     self._answer_died(peer, call, self._why_dead())
 
-    def reject(self, peer: str, call: Call) -> None:
-        """Answer a call that arrived after the actor's end."""
+    def reject(self, peer: str, call: Call, arrived_ns: int | None = None) -> None:
+        """Answer a call that was queued at the actor's end, or that arrived after it (None)."""
         why = self._why_dead()
+        if HISTORY.handled is not None:
+            self._remember(peer, call, monotonic_ns() if arrived_ns is None else arrived_ns)
         if call.call:
             self._answer_died(peer, call, why)
         else:
@@ -226,6 +269,17 @@ class RunningCalls:
     def _why_dead(self) -> RankFailure:
         assert self._cell.dead is not None
         return self._cell.dead
+
+    def _remember(self, peer: str, call: Call, arrived_ns: int, ran_ns: int = -1) -> None:
+        """Add a message that has failed to the history, if it is kept."""
+        history = HISTORY.handled
+        if history is not None:
+            history.add(
+                (
+                    monotonic_ns(), self._cell.spec.actor, call.reply_to or peer, call.sent_by,
+                    call.call, call.endpoint, arrived_ns, ran_ns, True,
+                )
+            )  # fmt: skip
 
     # --- answers ----------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.run.endpoint_table import BoundEndpoint, EndpointTable
 from monarch._src.actor.run.interruptible_sleep import make_interruptible
 from monarch._src.actor.run.mailbox import CheckFailures, Stop
+from monarch._src.actor.tracing import TRACE
 from monarch._src.errors import CallCancelled
 from monarch._src.net.local.interrupt import (
     Shield,
@@ -69,8 +70,8 @@ def _serve(cell: ActorCell, shield: Shield | SignalShield) -> None:
                 log.debug("interrupted while idle")
             continue
         if isinstance(item, tuple):
-            peer, call, payload, _ = item
-            if accept(peer, call, payload):
+            peer, call, _, _ = item
+            if accept(*item):
                 fatal = complete(peer, call, *_run_endpoint(cell, endpoints, shield, *item))
                 if fatal is not None:
                     cell.fail(*fatal)
@@ -97,7 +98,7 @@ def _run_endpoint(
     cell.begin_call(call)
     cell.instance.endpoint = call.endpoint
     running = cell.runtime.slot.begin(cell.board_name, call.endpoint.encode())
-    bound = None
+    bound, ended = None, None if TRACE.on_run is None else TRACE.on_run(cell, call)
     try:
         bound = endpoints.look_up(call, payload, running[0] - arrived_ns)
         value = None
@@ -108,6 +109,7 @@ def _run_endpoint(
                 args = (endpoints.port_for(peer, call, bound.counts), *args)
             try:
                 shield.begin(call)
+                cell.running_calls.raise_if_cancelled(call)
                 value = bound.method.function(cell.instance_object, *args, **kwargs)
             finally:
                 shield.work = None
@@ -116,7 +118,11 @@ def _run_endpoint(
         shield.end()  # the exception may have interrupted the first `end`
         if cell.runtime.hooks.on_endpoint_error is not None:
             cell.runtime.hooks.on_endpoint_error(cell, error)
+        if ended is not None:
+            ended(error)
         return None, error, bound, cell.end_call(running)
+    if ended is not None:
+        ended(None)
     return value, None, bound, cell.end_call(running)
 
 

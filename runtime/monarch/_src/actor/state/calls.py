@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from monarch._src.actor.state.endpoint_metrics import EndpointCounts
+from monarch._src.actor.state.history import HISTORY
 from monarch._src.failures.report import RankFailure
 from monarch._src.shape import Region
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
@@ -24,7 +25,8 @@ class PendingCall(ABC):
 
     `region` holds the called ranks of the proc mesh; an answer carries a *position* in it. `owed`:
     bit p is set while, and only while, position p owes an answer. `counts`: the metrics of the
-    call, if it is instrumented; it began at `begun_ns` of the table's clock.
+    call, if it is instrumented; it began at `begun_ns` of the table's clock. `sent_by`: the uid of
+    the calling actor, if there is one and history is kept.
     """
 
     __slots__ = (
@@ -39,6 +41,7 @@ class PendingCall(ABC):
         "origin",
         "owed",
         "region",
+        "sent_by",
     )
     accepts_runs: ClassVar[bool] = False
     streams_answers: ClassVar[bool] = False  # whether each answer is used as it arrives
@@ -56,6 +59,7 @@ class PendingCall(ABC):
         self.owed = (1 << (len(region) if ranks is None else ranks)) - 1
         self.counts: EndpointCounts | None = None
         self.begun_ns = 0
+        self.sent_by = 0
         self.failed = False  # whether the metrics count it as failed
         # Set if output precedes an answer: calls its argument once that output is shown.
         self.after_output: Callable[[Callable[[], None]], None] | None = None
@@ -222,7 +226,16 @@ class CallTable:
             counts.errors += 1
         counts.bytes_in += ranks * (payload.nbytes if payload.buffers else len(payload.body))
         if not call.owed:
-            counts.ended(self._clock() - call.begun_ns)
+            now_ns = self._clock()
+            counts.ended(now_ns - call.begun_ns)
+            if HISTORY.sent is not None:
+                target: Any = call.actor_mesh
+                HISTORY.sent.add(
+                    (
+                        now_ns, call.begun_ns, call.number, call.sent_by, target.uid, call.mesh,
+                        target.name, call.region, call.endpoint, call.failed,
+                    )
+                )  # fmt: skip
 
     def calls(self) -> list[PendingCall]:
         """All open calls, oldest first. Any thread."""

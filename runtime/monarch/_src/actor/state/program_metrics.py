@@ -48,6 +48,14 @@ class Measure:
         else:
             self.not_finite += 1
 
+    def set(self, value: float) -> None:
+        """Set a gauge. A value that is not finite is counted, and the last one stays."""
+        self.count += 1
+        if isfinite(value):
+            self.total = value
+        else:
+            self.not_finite += 1
+
     def record(self, value: float) -> None:
         """Add a value to a histogram."""
         if isfinite(value):

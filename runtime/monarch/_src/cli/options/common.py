@@ -49,6 +49,43 @@ def add_where(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """Add a positional: a session, a mesh or a slice; see `cli.selection`."""
+    parser.add_argument(
+        "which", nargs="?", default="", metavar="SESSION or MESH[slice]",
+        help="a session as `monarch ps` shows it, or a mesh of any session, such as 'workers' or "
+        "'workers[gpus=0:4]'; default: all sessions",
+    )  # fmt: skip
+
+
+def add_session(parser: argparse.ArgumentParser) -> None:
+    """Add `--session`: which session of this machine."""
+    parser.add_argument(
+        "--session", default="", metavar="SESSION",
+        help="this session only: its name in `monarch ps`, or its first letters",
+    )  # fmt: skip
+
+
+def add_duration(
+    parser: argparse.ArgumentParser, name: str, default: float | None, help: str
+) -> None:
+    """Add a duration: seconds, or text with units."""
+    usual = "" if default is None else f" (default: {default:g}s)"
+    parser.add_argument(
+        name, type=_duration, default=default, metavar="DURATION",
+        help=f"{help}, as 10, 10s or 1m30s{usual}",
+    )  # fmt: skip
+
+
+def _duration(text: str) -> float:
+    from monarch._src.config import seconds  # loads msgspec, which most commands do not need
+
+    try:
+        return seconds("duration", text)
+    except TypeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration, such as 10s") from None
+
+
 def add_timeout(parser: argparse.ArgumentParser, default: float | None, help: str) -> None:
     """Add `--timeout`, in seconds. Without a default, `help` says what happens."""
     usual = "" if default is None else " (default: %(default)g)"

@@ -19,8 +19,11 @@ def add(commands: Commands) -> None:
     _add_keys(commands)
     _add_reach(commands)
     _add_worker(commands)
+    _add_apply(commands)
+    _add_context(commands)
     _add_job(commands)
     _add_exec(commands)
+    _add_shell(commands)
     _add_torchrun(commands)
 
 
@@ -121,31 +124,95 @@ def _add_job(commands: Commands) -> None:
     ended.add_argument("which", metavar="JOB", help="a name or the path of a record")
 
 
+def _add_apply(commands: Commands) -> None:
+    apply = add_command(
+        commands, "apply", _apply, help="reserve the hosts of a job, for the current context",
+        description="Reserve the hosts of a job object, and note it for the current context of "
+        "this directory: `monarch exec`, `shell` and `kill`, and programs that call job.state(), "
+        "use it. Hosts that are reserved already, and suit the job, are kept. "
+        "Example: `monarch apply jobs.training`",
+    )  # fmt: skip
+    apply.add_argument(
+        "spec", nargs="?", metavar="MODULE.JOB",
+        help="the job object, in a module that can be imported here; default: the last one",
+    )  # fmt: skip
+
+
+def _add_context(commands: Commands) -> None:
+    of_context = add_group(
+        commands, "context", help="make, choose, remove and list contexts: several jobs by name",
+        description="A directory has a current job, in the context `default`. Others have names of "
+        "their own.",
+    )  # fmt: skip
+    for name, run, text in (
+        ("create", _context_create, "make a context"),
+        ("use", _context_use, "make a context the current one"),
+        ("rm", _context_remove, "remove a context whose job has no hosts"),
+    ):
+        one = add_command(of_context, name, run, help=text, description=f"{text.capitalize()}.")
+        one.add_argument("name", metavar="NAME")
+    text = "list the contexts of this directory; * marks the current one"
+    add_command(of_context, "ls", _context_list, help=text, description=f"{text.capitalize()}.")
+
+
 def _add_exec(commands: Commands) -> None:
     one = add_command(
-        commands, "exec", _exec, help="run a command on this host, or on the hosts of a job",
+        commands, "exec", _exec, help="run a command on the hosts of a job, or on this host",
         description="Run a command on rank 0 of a mesh of hosts, or on more of them, and print its "
-        "output here. The exit status is the highest of all ranks. "
+        "output here. The hosts are those of the current context's job, or this one if there is no "
+        "such job. The exit status is the highest of all ranks. "
         "Example: `monarch exec --job training --all -- nvidia-smi -L`",
     )  # fmt: skip
-    one.add_argument(
-        "--job", metavar="JOB[:MESH]", help="the name of a job, or the path of its record"
-    )
+    _add_hosts(one)
     where = one.add_mutually_exclusive_group()
     where.add_argument("--all", action="store_true", dest="everywhere", help="run on all ranks")
+    where.add_argument("--one", action="store_true", help="run on rank 0 (this is the default)")
     where.add_argument(
         "--point", metavar="DIM=N,...", help="run on the ranks with these coordinates"
     )
     one.add_argument("--per-host", metavar="DIM=N,...", help="run several times on each host")
     one.add_argument(
-        "-e", "--env", action="append", default=[], metavar="NAME=VALUE", help="set a variable"
-    )
-    one.add_argument("--workdir", metavar="DIRECTORY", help="the directory to run in")
-    one.add_argument(
         "--output-dir", metavar="DIRECTORY",
         help="write the output of rank N to rank_N.log there, on its host",
     )  # fmt: skip
-    one.add_argument("argv", nargs="+", metavar="COMMAND", help="the command and its arguments")
+    program = one.add_mutually_exclusive_group()
+    program.add_argument(
+        "-m", dest="module", metavar="MODULE",
+        help="run this module of Python there; the words are its arguments",
+    )  # fmt: skip
+    program.add_argument(
+        "--script", metavar="FILE",
+        help="run this script of bash instead (-: standard input); the words are its arguments",
+    )  # fmt: skip
+    one.add_argument("argv", nargs="*", metavar="COMMAND", help="the command and its arguments")
+
+
+def _add_shell(commands: Commands) -> None:
+    one = add_command(
+        commands, "shell", _shell, help="an interactive shell on a host of a job, or on this host",
+        description="Run a shell on one host, in this terminal. The hosts are those of the current "
+        "context's job, or this one if there is no such job. The exit status is that of the shell.",
+    )  # fmt: skip
+    _add_hosts(one)
+    one.add_argument(
+        "--point", metavar="DIM=N,...", help="the coordinates of the host (default: the first)"
+    )
+    one.add_argument("argv", nargs="*", metavar="COMMAND", help="run this in place of a shell")
+
+
+def _add_hosts(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `exec` and `shell` share."""
+    parser.add_argument(
+        "--job", metavar="JOB[:MESH]",
+        help="the name of a job, or the path of its record (default: the current context's)",
+    )  # fmt: skip
+    parser.add_argument("--mesh", metavar="NAME", help="the mesh of the job (default: the first)")
+    parser.add_argument("--here", action="store_true", help="this machine, whatever is current")
+    parser.add_argument(
+        "-e", "--env", action="append", default=[], metavar="NAME=VALUE", help="set a variable"
+    )
+    parser.add_argument("--workdir", metavar="DIRECTORY", help="the directory to run in")
+    parser.add_argument("--kill", action="store_true", help="end the job afterwards")
 
 
 def _add_torchrun(commands: Commands) -> None:
@@ -155,13 +222,53 @@ def _add_torchrun(commands: Commands) -> None:
     )  # fmt: skip
 
 
+def _apply(arguments: argparse.Namespace) -> int:
+    from monarch._src.cli import apply
+
+    return apply.run(arguments.spec)
+
+
+def _context_create(arguments: argparse.Namespace) -> int:
+    from monarch._src.cli import context
+
+    return context.run_create(arguments.name)
+
+
+def _context_use(arguments: argparse.Namespace) -> int:
+    from monarch._src.cli import context
+
+    return context.run_use(arguments.name)
+
+
+def _context_remove(arguments: argparse.Namespace) -> int:
+    from monarch._src.cli import context
+
+    return context.run_remove(arguments.name)
+
+
+def _context_list(_arguments: argparse.Namespace) -> int:
+    from monarch._src.cli import context
+
+    return context.run_list()
+
+
 def _exec(arguments: argparse.Namespace) -> int:
     from monarch._src.cli import exec as command
 
     return command.run(
         arguments.argv, arguments.job, arguments.env, everywhere=arguments.everywhere,
         point=arguments.point, per_host=arguments.per_host, workdir=arguments.workdir,
-        output_dir=arguments.output_dir,
+        output_dir=arguments.output_dir, mesh=arguments.mesh, here=arguments.here,
+        script=arguments.script, module=arguments.module, kill=arguments.kill,
+    )  # fmt: skip
+
+
+def _shell(arguments: argparse.Namespace) -> int:
+    from monarch._src.cli import shell
+
+    return shell.run(
+        arguments.job, arguments.mesh, arguments.point, arguments.env, arguments.workdir,
+        arguments.argv, here=arguments.here, kill=arguments.kill,
     )  # fmt: skip
 
 

@@ -92,7 +92,7 @@ def _break_into(pauses: ProcPauses, worker: ActorCell) -> str:
 
 
 def _calls(worker: ActorCell) -> list[Call]:
-    return [call for _, call, _ in list(worker.running_calls.calls.values())]
+    return [item[1] for item in list(worker.running_calls.calls.values())]
 
 
 def _pause_at_safe_point(pauses: ProcPauses, worker: ActorCell, calls: Sequence[Call]) -> None:

@@ -268,7 +268,7 @@ class ProcPauses:
                 worker,
                 worker.tasks.work_here() if threading.get_ident() == instance.thread else None,
             )
-        calls = [call for _, call, _ in list(worker.running_calls.calls.values())]
+        calls = [item[1] for item in list(worker.running_calls.calls.values())]
         return worker, calls[0] if len(calls) == 1 else None
 
     @property

@@ -67,7 +67,7 @@ class Starting:
                     stdout=file,
                     stderr=file,
                     start_new_session=True,
-                    pass_fds=(report_w,),
+                    pass_fds=[fd for fd in (report_w, options.lifeline) if fd >= 0],
                 )
         except BaseException:
             os.close(self._report)
@@ -77,7 +77,8 @@ class Starting:
             os.close(report_w)
         self.pid, self.began, self.session = child.pid, began_of(child.pid), str(directory)
         # Reaps the worker, so that it is no zombie while this process lives.
-        threading.Thread(target=child.wait, name="reaps-a-worker", daemon=True).start()
+        self._reaper = threading.Thread(target=child.wait, name="reaps-a-worker", daemon=True)
+        self._reaper.start()
 
     def record(self, mesh: str, index: int, address: str) -> WorkerRecord:
         """The record of this worker."""
@@ -93,6 +94,10 @@ class Starting:
             more = f"; its log ends with: {lines[-1]}" if lines else ""
             report = msgspec.structs.replace(report, problem=report.problem + more)
         return report
+
+    def wait_ended(self, timeout_s: float | None = None) -> None:
+        """Return when the worker has ended, or after `timeout_s` seconds."""
+        self._reaper.join(timeout_s)
 
     def close(self) -> None:
         """Stop listening to the worker, which goes on."""

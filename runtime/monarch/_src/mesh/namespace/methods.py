@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from monarch._src.actor.call.pickling_errors import unpicklable_item
 from monarch._src.actor.errors.remote import ship
+from monarch._src.actor.transfer_spans import transfer_span
 from monarch._src.failures.report import at_text, points_text
 from monarch._src.shape import MeshTrait, ValueMesh
 
@@ -50,7 +51,8 @@ class HasNamespace(MeshTrait):
             SupervisionError: a rank has died. In each of these cases no name is bound on any rank.
         """
         _check_names("push", values)
-        self._bind("push", values, None)
+        with transfer_span(f"push {', '.join(values)} to {self.name}"):
+            self._bind("push", values, None)
 
     def scatter(self, /, **values: Any) -> None:
         """Bind an equal part of each value to its name on every rank, in order of ranks.
@@ -71,7 +73,8 @@ class HasNamespace(MeshTrait):
         for name, value in values.items():
             for own, part in zip(parts, cut(name, value, count, self._text()), strict=True):
                 own[name] = part
-        self._bind("scatter", values, parts)
+        with transfer_span(f"scatter {', '.join(values)} over {self.name}"):
+            self._bind("scatter", values, parts)
 
     def pull(self, name: str, *, join: bool = False) -> Any:
         """The values that this name has on the ranks.
@@ -91,7 +94,7 @@ class HasNamespace(MeshTrait):
         """
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f'pull: give a name, such as "loss"; {name!r} is none')
-        with self._namespace() as namespace:
+        with transfer_span(f"pull {name} from {self.name}"), self._namespace() as namespace:
             there = namespace.has.call(name).get().values()
             if not all(there):
                 raise NameError(self._missing_text(name, there, lambda: _known(namespace)))

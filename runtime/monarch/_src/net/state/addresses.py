@@ -5,6 +5,7 @@
     ipc://PATH         a socket in this host's file system
     DIAL@BIND          listen at BIND, and have others dial DIAL: for a host behind an address
                        translator, or with a name that only others can resolve
+    LABEL<UID>@...     any of these with the identity of the worker, which is left out
 
 An address that is announced to other hosts must mean the same host everywhere. A loopback address
 means the dialling host, and a link-local one depends on the link, so neither is ever announced.
@@ -28,6 +29,7 @@ EVERY_INTERFACE = "*"
 LONGEST_PATH = 103  # macOS: `sun_path` has 104 bytes, the last of them 0; Linux has 108
 _NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-9_-]{1,63})*\.?\Z")
 _TWO = re.compile(r"@(?=[A-Za-z][A-Za-z0-9+.-]*://)")
+_IDENTITY = re.compile(r"[A-Za-z0-9_.-]*<[0-9a-f]{1,16}>(?=@[A-Za-z])")
 _OF_ANYBODY = "cannot be dialled: it stands for every interface of the dialling host"
 _EXAMPLE = "tcp://host:26600, tcp://[fd00::1]:26600 or ipc:///run/user/1000/worker"
 
@@ -139,6 +141,8 @@ def parse_listening(text: str) -> Listening:
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"{text!r} is not an address; give text such as {_EXAMPLE}")
     first, *rest = _TWO.split(text)
+    if rest and identity_in(text):
+        first, *rest = rest
     if not rest:
         return Listening(parse_address(first))
     if len(rest) > 1:
@@ -154,6 +158,12 @@ def parse_listening(text: str) -> Listening:
             f"behind the @, and in front the name or address by which others reach this host"
         )
     return Listening(bind, dial)
+
+
+def identity_in(text: str) -> str:
+    """The identity of the worker in an address, without its label; empty if there is none."""
+    found = _IDENTITY.match(text)
+    return "" if found is None else found[0].partition("<")[2].rstrip(">")
 
 
 def parse_dialled(text: str) -> Address:

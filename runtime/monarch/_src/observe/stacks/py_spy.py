@@ -15,22 +15,20 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
-import monarch
+from monarch._src.observe.reader_child import start_reader
 from monarch._src.observe.stacks.state import grouping
 from monarch._src.observe.stacks.state.grouping import Look
 from monarch._src.system import process_table
 from monarch._src.system.process import die_with_parent
-from monarch._src.wire.messages import MeshStacks, StacksRead
+from monarch._src.wire.messages import EndpointWait, MeshStacks, StacksRead
 from monarch._src.wire.msgpack_text import UNREADABLE
 
 PY_SPY = "py-spy"
@@ -45,13 +43,16 @@ class Subject(msgspec.Struct, array_like=True):
     """A rank to be read, and the endpoint that its status board shows.
 
     `otherwise` describes the rank if no thread is in user code; with `pid` 0 the rank is not read
-    and `otherwise` is its whole description.
+    and `otherwise` is its whole description. `for_s`: for how many seconds it has been busy; None:
+    it is not. `waits`: which of its endpoints wait, if its process has said so.
     """
 
     rank: int
     pid: int
     doing: str
     otherwise: str
+    for_s: float | None = None
+    waits: list[EndpointWait] = []
 
 
 class Job(msgspec.Struct, array_like=True):
@@ -86,6 +87,14 @@ def find_py_spy() -> str | None:
     return str(beside) if os.access(beside, os.X_OK) else shutil.which(PY_SPY)
 
 
+def not_installed() -> str:
+    """The error text for a host without py-spy, with the remedy."""
+    return (
+        f"{PY_SPY} is not installed beside {sys.executable}, which the host agent runs under; "
+        f"{INSTALL}"
+    )
+
+
 # --- in the agent ---------------------------------------------------------------------------------
 
 
@@ -107,26 +116,22 @@ class Looks:
         self._selector = selector
         self._answer = answer
         self._waiting: deque[_Request] = deque()
-        self._child: subprocess.Popen[bytes] | None = None
+        self._is_reading = False
 
     def ask(
         self, peer: str, request: int, jobs: list[Job], *, full: bool, timeout_s: float
     ) -> None:
         """Queue a request; `answer` is called with the stacks, or with the reason for none."""
         self._waiting.append(_Request(peer, request, jobs, full, timeout_s))
-        if self._child is None:
+        if not self._is_reading:
             self._next()
 
     def _next(self) -> None:
-        while self._child is None and self._waiting:
+        while not self._is_reading and self._waiting:
             request = self._waiting.popleft()
             program = find_py_spy()
             if program is None:
-                problem = (
-                    f"{PY_SPY} is not installed beside {sys.executable}, which the host agent "
-                    f"runs under; {INSTALL}"
-                )
-                self._answer(request.peer, StacksRead(request.request, [], problem))
+                self._answer(request.peer, StacksRead(request.request, [], not_installed()))
                 continue
             try:
                 self._begin(request, program)
@@ -136,39 +141,16 @@ class Looks:
 
     def _begin(self, request: _Request, program: str) -> None:
         order = Order(program, request.jobs, request.full, request.timeout_s)
-        with tempfile.TemporaryFile() as file:  # the agent must not block on a full pipe
-            file.write(msgspec.msgpack.encode(order))
-            file.seek(0)
-            child = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, _ROOT],
-                stdin=file,
-                stdout=subprocess.PIPE,
-                cwd="/",
-                start_new_session=True,
-            )
-        assert child.stdout is not None
-        out = child.stdout
-        os.set_blocking(out.fileno(), False)
-        output = bytearray()
-        self._child = child
-        self._selector.register(
-            out, selectors.EVENT_READ, lambda: self._read(child, out, output, request)
-        )
+        start_reader(
+            self._selector, __name__, msgspec.msgpack.encode(order),
+            lambda output, status: self._on_end(request, output, status),
+        )  # fmt: skip
+        self._is_reading = True
 
-    def _read(
-        self, child: subprocess.Popen[bytes], out: IO[bytes], output: bytearray, request: _Request
-    ) -> None:
+    def _on_end(self, request: _Request, output: bytes, status: int) -> None:
+        self._is_reading = False
         try:
-            while data := os.read(out.fileno(), _CHUNK):
-                output += data
-        except BlockingIOError:
-            return
-        self._selector.unregister(out)
-        out.close()
-        status = child.wait()  # end-of-file came from its exit
-        self._child = None
-        try:
-            report = msgspec.msgpack.decode(bytes(output), type=Report)
+            report = msgspec.msgpack.decode(output, type=Report)
         except UNREADABLE:
             why = f"the process that reads stacks ended with status {status}; see agent.log"
             if status == -signal.SIGALRM:
@@ -176,14 +158,6 @@ class Looks:
             report = Report([], why)
         self._answer(request.peer, StacksRead(request.request, report.meshes, report.problem))
         self._next()
-
-
-_ROOT = str(Path(monarch.__file__).parent.parent)
-_PROGRAM = (
-    "import sys; sys.path[:] = [p for p in sys.path if p]; "
-    "root = sys.argv.pop(); root in sys.path or sys.path.append(root); "
-    "from monarch._src.observe.stacks.py_spy import main; main()"
-)
 
 
 # --- in the child ---------------------------------------------------------------------------------
@@ -296,9 +270,12 @@ class StackReader:
                     subject.doing,
                     subject.otherwise,
                     full=self._order.full,
+                    waits=subject.waits,
                 )
                 if looking.stopped:
-                    found = Look(found.rank, f"stopped by a signal, {found.what}", found.threads)
+                    found = replace(found, what=f"stopped by a signal, {found.what}")
+                if found.for_s is None:
+                    found = replace(found, for_s=subject.for_s)
         elif status == -signal.SIGKILL:
             found = Look(subject.rank, "could not be read in time")
         elif (
@@ -343,7 +320,7 @@ def in_short(complaint: str) -> str:
 
 
 def main() -> None:
-    """`python -c ... ROOT`: read an order from stdin, write the report to stdout."""
+    """Read an order from stdin, write the report to stdout. See `reader_child`."""
     die_with_parent(os.getppid())
     with open(0, "rb", closefd=False) as orders:
         order = msgspec.msgpack.decode(orders.read(), type=Order)

@@ -35,22 +35,31 @@ class StackFrame:
 class ThreadStack:
     """One thread, outermost frame first. `name` is empty for the main thread.
 
-    `waits`: its innermost frame waits for an answer of another actor.
+    `waits`: its innermost frame waits for an answer of another actor. `awaits`: the
+    object of that wait in words, if it is known. An endpoint that awaits is on no thread: its stack
+    has the frames of its coroutines, and the name of the endpoint.
     """
 
     name: str
     waits: bool
     frames: tuple[StackFrame, ...]
+    awaits: str = ""
 
 
 @dataclass(frozen=True)
 class StackGroup:
-    """Ranks with equal stacks. `what` describes them: `in all_reduce`, `idle`."""
+    """Ranks with equal stacks. `what`: their state in words: `in all_reduce`, `idle`.
+
+    `for_s`: for each rank, how many seconds its endpoint has run or awaited; empty if they are
+    idle. `notes`: sentences about calls that are queued behind a wait, which may be a deadlock.
+    """
 
     what: str
     ranks: tuple[int, ...]
     points: tuple[dict[str, int], ...]
     threads: tuple[ThreadStack, ...]
+    for_s: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,9 +130,12 @@ def of_answer(meshes: Sequence[MeshStacksMessage]) -> Stacks:
 
 
 def _ranks_of(mesh: ProcMesh | ActorMesh | None) -> list[tuple[int, list[int]]]:
-    if mesh is None:
-        return [(int(found.uid, 16), list[int]()) for found in owned_meshes()]
-    return [procs_of(mesh)]
+    return owned_procs() if mesh is None else [procs_of(mesh)]
+
+
+def owned_procs() -> list[tuple[int, list[int]]]:
+    """All meshes that this client owns, as a request names them."""
+    return [(int(found.uid, 16), list[int]()) for found in owned_meshes()]
 
 
 def _mesh(found: MeshStacksMessage) -> MeshStacks:
@@ -134,9 +146,11 @@ def _mesh(found: MeshStacksMessage) -> MeshStacks:
             tuple(group.ranks),
             tuple(dict(extent.point_of_rank(rank)) for rank in group.ranks),
             tuple(
-                ThreadStack(t.name, t.waits, tuple(_frame(frame) for frame in t.frames))
+                ThreadStack(t.name, t.waits, tuple(_frame(frame) for frame in t.frames), t.awaits)
                 for t in group.threads
             ),
+            tuple(group.for_s),
+            group.notes,
         )
         for group in found.groups
     )

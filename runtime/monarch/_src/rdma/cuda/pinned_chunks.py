@@ -16,15 +16,13 @@ import logging
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from monarch._src.rdma.cuda.devices import Devices, Stream
 from monarch._src.rdma.cuda.driver import GpuError, logged
 from monarch._src.rdma.memory import Memory
-
-if TYPE_CHECKING:
-    from monarch._src.rdma.cuda.gpu import Gpu, Stream
 
 log = logging.getLogger("monarch.data")
 HALF_BYTES = 1 << 21
@@ -49,7 +47,7 @@ class _Chunk(msgspec.Struct, eq=False):
 class Chunks:
     """The pinned chunks of this process."""
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: Devices) -> None:
         self._gpu = gpu
         self._lock = threading.Lock()
         self._idle: dict[int, list[_Chunk]] = {}

@@ -5,14 +5,27 @@ group. Another rank of the same call that has begun more of them waits for a ran
 come, so the group has ended. A rank that has begun no more is left alone: the exception of one rank
 then has no effect on the group. Torch counts, and counts point-to-point messages too.
 
+A peer's news may come before the call that it is about: that waits in a mailbox, or is on its way.
+
     state    WATCHING -> ENDED    a peer is gone; a collective waits in vain; another rank says so
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
 
 import msgspec
+
+ON_ITS_WAY_S = 3.0  # how long the news of a call is kept before that call has come
+
+
+class CallState(enum.Enum):
+    """Where a call is on this rank. `ABSENT`: it has ended, or is on its way."""
+
+    ABSENT = "absent"
+    QUEUED = "queued"
+    RUNNING = "running"
 
 
 class CallKey(msgspec.Struct, frozen=True):
@@ -50,8 +63,8 @@ class GroupWatch:
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.ended: str | None = None  # why the groups have ended; set once
-        # All and only those absences whose call still runs here, as of the last check.
-        self._absences: dict[int, Absence] = {}
+        # Those whose call may still run here, as of the last check; with the time of the news.
+        self._absences: dict[tuple[int, CallKey], tuple[Absence, float]] = {}
 
     @property
     def must_check(self) -> bool:
@@ -66,21 +79,25 @@ class GroupWatch:
             self._absences.clear()
         return news
 
-    def on_absence(self, absence: Absence) -> None:
-        """A peer has left a call by an exception."""
+    def on_absence(self, absence: Absence, now: float) -> None:
+        """A peer has left a call by an exception. `now`: seconds of the monotonic clock."""
         if self.ended is None and absence.rank != self.rank:
-            self._absences[absence.rank] = absence
+            self._absences[absence.rank, absence.call] = absence, now
 
-    def check(self, groups: Sequence[Group], runs: Callable[[CallKey], bool]) -> str | None:
-        """Why these groups have ended, if that is news. `runs`: whether a call still runs here."""
+    def check(
+        self, groups: Sequence[Group], state_of: Callable[[CallKey], CallState], now: float
+    ) -> str | None:
+        """Why these groups have ended, if that is news. `state_of`: where a call is here."""
         if self.ended is not None:
             return None
-        for rank, absence in list(self._absences.items()):
-            if not runs(absence.call):
-                del self._absences[rank]
+        for key, (absence, heard) in list(self._absences.items()):
+            state = state_of(absence.call)
+            if state is CallState.ABSENT and now - heard >= ON_ITS_WAY_S:
+                del self._absences[key]
+            if state is not CallState.RUNNING:
                 continue
             for group in groups:
-                if rank in group.ranks and group.begun > absence.begun.get(group.name, 0):
+                if absence.rank in group.ranks and group.begun > absence.begun.get(group.name, 0):
                     why = f"{absence.what}, and did not come to collective {group.begun}"
                     self.on_peer_gone(why)
                     return why

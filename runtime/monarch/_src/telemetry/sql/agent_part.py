@@ -40,6 +40,7 @@ class _Open:
     table: Table
     deadline: float
     rows: list[Row]
+    asked: list[str]  # the columns that processes send; the others of `rows` are None
     waiting: dict[str, str] = field(default_factory=dict[str, str])
     missing: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
 
@@ -64,7 +65,7 @@ class TableService(Part):
             return
         number = next(self._numbers)
         opened = self._open[number] = _Open(
-            peer, message, table, time.monotonic() + message.timeout_s, []
+            peer, message, table, time.monotonic() + message.timeout_s, [], _asked(table, message)
         )
         if Source.AGENT in table.source:
             opened.rows += AGENT_ROWS[table.name](self._agent)
@@ -77,9 +78,8 @@ class TableService(Part):
 
     def _ask_processes(self, number: int, opened: _Open) -> None:
         request = opened.request
-        # Each process sends whole rows: conditions are checked again here, on rows of all sources.
         question = ReadTable(
-            number, request.table, column_names(opened.table.sent), request.conditions,
+            number, request.table, opened.asked, request.conditions,
             request.limit, request.timeout_s,
         )  # fmt: skip
         for node, name in self._processes(opened.table, request):
@@ -112,12 +112,15 @@ class TableService(Part):
             opened.missing.append((name, message.problem))
         else:
             try:
-                width = len(opened.table.sent)
-                columns = unpacked(message.columns, width, message.count)
+                columns = unpacked(message.columns, len(opened.asked), message.count)
             except ValueError as error:
                 opened.missing.append((name, f"its answer could not be read: {error}"))
             else:
-                opened.rows += zip(*columns, strict=True)
+                found = dict(zip(opened.asked, columns, strict=True))
+                rest = [None] * message.count
+                opened.rows += zip(
+                    *(found.get(column.name, rest) for column in opened.table.sent), strict=True
+                )
         self._finish_if_complete(message.request)
 
     # --- stacks -------------------------------------------------------------------------------
@@ -204,6 +207,17 @@ class TableService(Part):
         self._agent.node.send(peer, message)
         if peer.startswith(OBSERVER):
             self._agent.node.drop(peer)  # an observer connects for one question
+
+
+def _asked(table: Table, request: ReadTable) -> list[str]:
+    """The columns that a process sends: those of the request, and those that are used here.
+
+    Conditions are checked again on rows of all sources, and rows are sorted by their place.
+    """
+    needed = {*request.columns, *(condition.column for condition in request.conditions)}
+    if table.place is not None:
+        needed |= {table.place.mesh_id, table.place.rank}
+    return [name for name in column_names(table.sent) if name in needed]
 
 
 def _has_connected(proc: Proc) -> bool:

@@ -22,8 +22,8 @@ def _hosts(agent: AgentView) -> Iterator[Row]:
     meshes = agent.host.meshes.values()
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     yield (
-        os.getpid(), usable, len(meshes), sum(len(mesh.procs) for mesh in meshes),
-        len(agent.lines), agent.lines.dropped,
+        os.getpid(), time.time_ns() // 1000, usable, len(meshes),
+        sum(len(mesh.procs) for mesh in meshes), len(agent.lines), agent.lines.dropped,
     )  # fmt: skip
 
 
@@ -34,10 +34,17 @@ def _procs(agent: AgentView) -> Iterator[Row]:
             yield (
                 mesh.mesh, mesh.name, rank.rank, _point_json(extent, rank.rank), rank.pid or None,
                 rank.state, rank.since_s, rank.actor or None, rank.endpoint or None,
-                rank.messages, rank.errors, rank.busy_s, rank.rss_bytes or None, rank.restarts,
+                rank.messages, rank.errors, rank.busy_s, rank.rss_bytes or None,
+                _or_null(rank.cpu_s), _or_null(rank.gpu_bytes), _or_null(rank.gpu_percent),
+                rank.restarts,
                 rank.failure or None, rank.function or None, rank.filename or None,
                 rank.line or None,
             )  # fmt: skip
+
+
+def _or_null(figure: float) -> float | None:
+    """The figure, which is negative in a report if it is not known."""
+    return None if figure < 0 else figure
 
 
 def _meshes(agent: AgentView) -> Iterator[Row]:
@@ -51,7 +58,7 @@ def mesh_row(mesh: MeshState) -> Row:
     """The row of a proc mesh in `meshes`."""
     return (
         mesh.mesh, time.time_ns() // 1000 - int(mesh.age_s * 1e6), "Proc", mesh.name,
-        f"{mesh.name}-{mesh.mesh:x}", shape_json(mesh.labels, mesh.sizes), None,
+        f"{mesh.name}-{mesh.mesh:x}", shape_json(mesh.labels, mesh.sizes), None, None,
     )  # fmt: skip
 
 

@@ -108,7 +108,7 @@ def _wait_s(requests: Sequence[ReadTable]) -> float:
 # --- over the node of this process ----------------------------------------------------------------
 
 
-class _Pending(Waitable):
+class Pending(Waitable):
     """The answer of one agent to one request."""
 
     def __init__(self, agent: str, table: str) -> None:
@@ -139,19 +139,19 @@ def collect_here(
     if run is None:
         return collected
     deadline = time.monotonic() + _wait_s(list(requests.values()))
-    pending: list[_Pending] = []
+    pending: list[Pending] = []
     session = Path(run.directory).name.removeprefix(PREFIX)
     for agent in run.agent.agents:
         for table, request in requests.items():
-            if not _may_have_rows(needs[table], session=session, host=_host_of(run, agent)):
+            if not _may_have_rows(needs[table], session=session, host=host_of(run, agent)):
                 continue
-            one = _Pending(agent, table)
+            one = Pending(agent, table)
             one.drop = run.agent.read_table(agent, request, one)
             pending.append(one)
     for one in pending:
         run.node.wait(one, max(0.0, deadline - time.monotonic()))
         one.drop()
-        host = _host_of(run, one.agent)
+        host = host_of(run, one.agent)
         if one.answer is not None:
             collected.add(one.table, needs[one.table], session, host, one.answer)
             continue
@@ -160,7 +160,8 @@ def collect_here(
     return collected
 
 
-def _host_of(run: Runtime, agent: str) -> str:
+def host_of(run: Runtime, agent: str) -> str:
+    """The name of an agent's host."""
     if agent == AGENT:
         return run.site or run.host
     return site_of_agent(agent) or run.host
@@ -191,11 +192,12 @@ def collect_from(
             collected.add(table, needs[table], session, answer.site or here, answer)
         else:
             where = f"session {session}"
-            collected.missing.append(MissingRows(table, where, _no_answer(answer)))
+            collected.missing.append(MissingRows(table, where, no_answer(answer)))
     return collected
 
 
-def _no_answer(answer: Answer) -> str:
+def no_answer(answer: Answer) -> str:
+    """Why an agent has not answered."""
     if isinstance(answer, Refused):
         return "it runs another version of monarch; use the `monarch` command of its environment"
     return "its host agent does not answer"

@@ -24,12 +24,13 @@ from typing import Any, NamedTuple
 from monarch._src.errors import QueryError
 from monarch._src.telemetry.sql.state.pushdown import Need, RefusedQueryError, needs_of
 from monarch._src.telemetry.sql.state.schema import TABLES, Table
+from monarch._src.telemetry.sql.state.views import VIEWS, view_definition
 from monarch._src.wire.table_codec import Cell
 
 INSTALL = "pip install 'monarch-jupyter[sql]'"
 MEMORY = "2GB"
 """The memory limit of a query; nothing is spilled to disk."""
-_SETTINGS = (
+SETTINGS = (
     f"SET memory_limit = '{MEMORY}'",
     "SET temp_directory = ''",
     "SET python_enable_replacements = false",
@@ -55,35 +56,24 @@ class Engine:
         """Raises:
         QueryError: DuckDB is not installed.
         """
-        try:
-            self._duckdb: Any = import_module("duckdb")
-        except ModuleNotFoundError as error:
-            if error.name != "duckdb":
-                raise
-            raise QueryError(f"queries need DuckDB, which is not installed; {INSTALL}") from None
+        self._duckdb = duckdb_module()
         self._lock = threading.Lock()  # a connection runs one query at a time
         self._connection: Any = self._duckdb.connect(":memory:", config={"threads": "1"})
-        self._connection.execute(";".join(map(_definition, TABLES.values())))
-        for setting in _SETTINGS:
+        self._connection.execute(";".join(map(definition, TABLES.values())))
+        self._connection.execute(";".join(map(view_definition, VIEWS.values())))
+        for setting in SETTINGS:
             self._connection.execute(setting)
 
     def needs(self, sql: str) -> dict[str, Need]:
         """The needs of a query, by the name of the table.
 
         Raises:
-            QueryError: it is not one SELECT, or names what does not exist.
+            QueryError: the text is not one SELECT, or names a table or column that does not exist.
         """
         duckdb = self._duckdb
         with self._lock:
             try:
-                statements = duckdb.extract_statements(sql)
-                if len(statements) != 1:
-                    raise QueryError(f"give one query, not {len(statements)}")
-                if statements[0].type != duckdb.StatementType.SELECT:
-                    kind = statements[0].type.name
-                    raise QueryError(f"only SELECT, SHOW and DESCRIBE are run here, not {kind}")
-                if statements[0].named_parameters:
-                    raise QueryError("a query here has no parameters; write the values into it")
+                check_select(duckdb, sql)
                 (text,) = self._connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchone()
                 needs = self._parsed_needs(json.loads(text))
                 self._bind(sql)
@@ -95,23 +85,28 @@ class Engine:
         if tree["error"]:
             raise QueryError(f"this query cannot be run here: {tree['error_message']}")
         try:
-            return needs_of(tree["statements"][0], TABLES)
+            return needs_of(tree["statements"][0], TABLES, VIEWS)
         except RefusedQueryError as error:
             raise QueryError(str(error)) from None
 
     def _bind(self, sql: str) -> None:
-        """Resolve the names of a query without running it, so that no host is asked in vain."""
+        """Resolve the names of a query without running it: a wrong name costs no host an answer."""
         try:
             self._connection.sql(sql)
         except self._duckdb.Error:
             self._connection.execute(sql).fetchall()  # fails in the same way, and says where
             raise
 
-    def run(self, sql: str, tables: Mapping[str, Mapping[str, Sequence[Cell]]]) -> Answer:
+    def run(
+        self,
+        sql: str,
+        tables: Mapping[str, Mapping[str, Sequence[Cell]]],
+        most: int | None = None,
+    ) -> Answer:
         """Run a query on these tables, which are given by columns; other columns are NULL.
 
         Raises:
-            QueryError: DuckDB refuses it, or it fails.
+            QueryError: DuckDB refuses it, it fails, or it has more than `most` rows.
         """
         duckdb, connection = self._duckdb, self._connection
         with self._lock:
@@ -120,34 +115,78 @@ class Engine:
                 for name, columns in tables.items():
                     self._load(TABLES[name], columns)
                 cursor = connection.execute(sql)
-                rows: list[tuple[Any, ...]] = cursor.fetchall()
+                rows: list[tuple[Any, ...]] = (
+                    cursor.fetchall() if most is None else cursor.fetchmany(most + 1)
+                )
                 described = cursor.description or ()
             except duckdb.Error as error:
                 raise QueryError(str(error).strip()) from None
             finally:
                 connection.execute("ROLLBACK")
+        if most is not None and len(rows) > most:
+            raise QueryError(f"the answer has more than {most} rows; add a LIMIT or conditions")
         names = tuple(str(column[0]) for column in described)
         return Answer(names, tuple(str(column[1]) for column in described), tuple(rows))
 
+    def interrupt(self) -> None:
+        """Make the query that runs now fail. Any thread may call it; without a query it is lost."""
+        self._connection.interrupt()
+
     def _load(self, table: Table, columns: Mapping[str, Sequence[Cell]]) -> None:
-        given = [column for column in table.columns if column.name in columns]
-        if not given or not columns[given[0].name]:
-            return
-        text, marks = joined([columns[column.name] for column in given])
-        names = ", ".join(f'"{column.name}"' for column in given)
-        cells = ", ".join(
-            f"CAST(nullif(cells[{number}], chr({marks.null})) AS {column.type})"
-            for number, column in enumerate(given, 1)
-        )
-        rows = f"unnest(string_split($1, chr({marks.row})))"
-        self._connection.execute(
-            f"INSERT INTO {table.name} ({names}) SELECT {cells} "
-            f"FROM (SELECT string_split({rows}, chr({marks.cell})) AS cells)",
-            [text],
-        )
+        load(self._connection, table.name, table, columns)
 
 
-def _definition(table: Table) -> str:
+def load(connection: Any, target: str, table: Table, columns: Mapping[str, Sequence[Cell]]) -> None:
+    """Insert rows, given by columns, into `target`, which has the columns of `table`."""
+    given = [column for column in table.columns if column.name in columns]
+    if not given or not columns[given[0].name]:
+        return
+    text, marks = joined([columns[column.name] for column in given])
+    names = ", ".join(f'"{column.name}"' for column in given)
+    cells = ", ".join(
+        f"CAST(nullif(cells[{number}], chr({marks.null})) AS {column.type})"
+        for number, column in enumerate(given, 1)
+    )
+    rows = f"unnest(string_split($1, chr({marks.row})))"
+    connection.execute(
+        f"INSERT INTO {target} ({names}) SELECT {cells} "
+        f"FROM (SELECT string_split({rows}, chr({marks.cell})) AS cells)",
+        [text],
+    )
+
+
+def duckdb_module() -> Any:
+    """The package `duckdb`.
+
+    Raises:
+        QueryError: it is not installed.
+    """
+    try:
+        return import_module("duckdb")
+    except ModuleNotFoundError as error:
+        if error.name != "duckdb":
+            raise
+        raise QueryError(f"queries need DuckDB, which is not installed; {INSTALL}") from None
+
+
+def check_select(duckdb: Any, sql: str) -> None:
+    """Check that the text is one SELECT without parameters.
+
+    Raises:
+        QueryError: it is something else. duckdb.Error: it cannot be parsed.
+    """
+    statements = duckdb.extract_statements(sql)
+    if len(statements) != 1:
+        raise QueryError(f"give one query, not {len(statements)}")
+    if statements[0].type != duckdb.StatementType.SELECT:
+        kind = statements[0].type.name
+        raise QueryError(f"only SELECT, SHOW and DESCRIBE are run here, not {kind}")
+    if statements[0].named_parameters:
+        raise QueryError("a query here has no parameters; write the values into it")
+
+
+def definition(table: Table) -> str:
+    """The statement that makes an empty table."""
     columns = ", ".join(f'"{column.name}" {column.type}' for column in table.columns)
     return f"CREATE TABLE {table.name} ({columns})"
 

@@ -10,26 +10,26 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from monarch._src.actor.run.mailbox import caller_of
+from monarch._src.actor.state.endpoint_metrics import bounds_ns
+from monarch._src.actor.state.history import HISTORY
 from monarch._src.actor.state.program_metrics import bounds
+from monarch._src.config import settings_with_sources
 from monarch._src.failures.report import at_text
 from monarch._src.telemetry.opentelemetry import NAME
 from monarch._src.telemetry.sql.agent_rows import shape_json
+from monarch._src.telemetry.sql.history_rows import HISTORY_ROWS, RowsMissingError
+from monarch._src.telemetry.sql.place import actor_number, cells_of, place_of, wall_us
 from monarch._src.telemetry.sql.state.rows import Row, answer, problem_of
 from monarch._src.telemetry.sql.state.schema import TABLES
-from monarch._src.wire.messages import Call, ReadTable, TableRead
+from monarch._src.wire.messages import ReadTable, TableRead
+from monarch._src.wire.metrics_codec import Key, MeasureKey, MeasureKind
 
 if TYPE_CHECKING:
     from monarch._src.actor.refs import ProcsRef
-    from monarch._src.actor.run.cell import ActorCell
     from monarch._src.actor.runtime import Runtime
-    from monarch._src.wire.metrics_codec import MeasureKey
     from monarch._src.wire.table_codec import Cell
-
-CLIENT = "client"
 
 
 def read_table(run: Runtime, request: ReadTable) -> TableRead:
@@ -39,32 +39,19 @@ def read_table(run: Runtime, request: ReadTable) -> TableRead:
     rows_of = PROCESS_ROWS.get(request.table)
     if table is None or problem or rows_of is None:
         return TableRead(request.request, problem=problem or "processes have no such rows")
-    return answer(table, request, list(rows_of(run)), run.site)
-
-
-def _place(run: Runtime) -> tuple[int, str, int]:
-    """The uid and name of the proc mesh, and the rank of this process in it."""
-    ref = run.proc_ref
-    if ref is not None:
-        return ref.uid, ref.name, run.rank
-    return (0 if run.client_ref is None else run.client_ref.uid), CLIENT, 0
-
-
-def _cells(run: Runtime) -> list[ActorCell]:
-    return [cast("ActorCell", cell) for cell in list(run.cells.values())]
-
-
-def actor_number(uid: int, rank: int) -> int:
-    """A 64-bit number for the actor of that rank of an actor mesh."""
-    return int.from_bytes(blake2b(f"{uid:x}.{rank}".encode(), digest_size=8).digest(), "big")
+    try:
+        return answer(table, request, rows_of(run), run.site)
+    except RowsMissingError as missing:
+        return TableRead(request.request, problem=str(missing))
 
 
 # --- actors ---------------------------------------------------------------------------------------
 
 
 def _actors(run: Runtime) -> Iterator[Row]:
-    place, pid = _place(run), os.getpid()
-    for cell in _cells(run):
+    place, pid = place_of(run), os.getpid()
+    made = {event[1]: event[0] for event in HISTORY.actors.all() if event[5] == "Created"}
+    for cell in cells_of(run):
         spec, running = cell.spec, list(cell.running_calls.endpoints())
         if cell.instance_object is None and cell.dead is None:
             running = ["__init__"]
@@ -73,72 +60,46 @@ def _actors(run: Runtime) -> Iterator[Row]:
         else:
             status = "stopped" if cell.dead.kind == "stopped" else "failed"
         yield (
-            actor_number(spec.actor, spec.rank), spec.actor, spec.rank,
+            actor_number(spec.actor, run.name),
+            wall_us(made[spec.actor]) if spec.actor in made else None, spec.actor, spec.rank,
             str(cell.instance.actor_id), f"{place[1]}{at_text(cell.point)}.{spec.name}", *place,
             pid, spec.name, spec.class_name, status, ", ".join(running) or None,
             cell.mailbox.queued_calls(),
         )  # fmt: skip
 
 
+def _attributes(run: Runtime) -> Iterator[Row]:
+    place = place_of(run)
+    for cell in cells_of(run):
+        seen = cell.snapshot()
+        for name, text in seen.attributes:
+            yield *place, seen.name, seen.class_name, name, text
+
+
 def _meshes(run: Runtime) -> Iterator[Row]:
     """The actor meshes whose first actor is here, so that each mesh is one row."""
-    for cell in _cells(run):
+    for cell in cells_of(run):
         spec = cell.spec
         if spec.rank == 0:
             name = spec.class_name.rpartition(".")[2]
             yield (
                 spec.actor, None, f"Python<{name}>", spec.name, f"{spec.name}-{spec.actor:x}",
-                shape_json(spec.labels, spec.sizes), spec.mesh,
+                shape_json(spec.labels, spec.sizes), spec.mesh, None,
             )  # fmt: skip
-
-
-def _messages(run: Runtime) -> Iterator[Row]:
-    place = _place(run)
-    for cell in _cells(run):
-        for peer, call, payload in list(cell.running_calls.calls.values()):
-            sender = caller_of((peer, call, payload))
-            yield _message(cell, place, sender, call, "active", None)
-        for item in cell.mailbox.items():
-            if isinstance(item, tuple):
-                yield _message(cell, place, caller_of(item), item[1], "queued", item[3])
-
-
-def _message(
-    cell: ActorCell,
-    place: tuple[int, str, int],
-    sender: str,
-    call: Call,
-    status: str,
-    arrived_ns: int | None,
-) -> Row:
-    spec = cell.spec
-    # Messages that no caller waits for have no number; the object is theirs while they exist.
-    key = f"{spec.actor:x}.{spec.rank}.{sender}.{call.call or f'object {id(call)}'}"
-    number = int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")
-    return (
-        number, None if arrived_ns is None else _wall_us(arrived_ns),
-        actor_number(spec.actor, spec.rank), call.endpoint, status, *place, spec.name, sender,
-        call.call or None,
-    )  # fmt: skip
-
-
-def _wall_us(monotonic_ns: int) -> int:
-    """A time of the monotonic clock as microseconds since the epoch."""
-    return (time.time_ns() - time.monotonic_ns() + monotonic_ns) // 1000
 
 
 # --- calls ----------------------------------------------------------------------------------------
 
 
 def _calls(run: Runtime) -> Iterator[Row]:
-    caller = (run.name, *_place(run))
+    caller = (run.name, *place_of(run))
     for call in run.calls.calls():
         if not call.endpoint:
             continue
         target: Any = call.actor_mesh
         procs: ProcsRef = target.procs
         awaited = any(future.awaited for future in call.futures_of())
-        made = _wall_us(call.begun_ns) if call.begun_ns else None
+        made = wall_us(call.begun_ns) if call.begun_ns else None
         for position in call.owing():
             yield (
                 *caller, call.number, made, procs.uid, procs.name,
@@ -148,7 +109,7 @@ def _calls(run: Runtime) -> Iterator[Row]:
 
 
 def _endpoints(run: Runtime) -> Iterator[Row]:
-    place = _place(run)
+    place = place_of(run)
     for counted in run.inspect_handlers.counted().figures:
         key = counted.key
         if key.span:
@@ -165,7 +126,7 @@ def _endpoints(run: Runtime) -> Iterator[Row]:
 
 
 def _spans(run: Runtime) -> Iterator[Row]:
-    place = _place(run)
+    place = place_of(run)
     for counted in run.inspect_handlers.counted().figures:
         key = counted.key
         if key.span:
@@ -177,32 +138,85 @@ def _spans(run: Runtime) -> Iterator[Row]:
 
 
 def _metric_sums(run: Runtime) -> Iterator[Row]:
-    place = _place(run)
+    place, begun_us = place_of(run), wall_us(run.begun_ns)
+    counted = run.inspect_handlers.counted()
+    for measure in counted.measures:
+        key = measure.key
+        if key.kind in ("counter", "up_down_counter"):
+            yield (
+                *_metric(key, begun_us, NAME), "cumulative", key.kind == "counter",
+                *_labels(key, place), measure.total, None, None, *place, key.actor or None,
+            )  # fmt: skip
+    for figures in counted.figures:
+        if not figures.key.span:
+            name = f"endpoint_{figures.key.adverb}_throughput" if figures.key.adverb else HANDLED
+            key = _endpoint_key(figures.key, "counter", name, "1")
+            yield (
+                *_metric(key, begun_us, OWN), "cumulative", True, *_labels(key, place), None, None,
+                figures.calls, *place, key.actor or None,
+            )  # fmt: skip
+
+
+def _metric_gauges(run: Runtime) -> Iterator[Row]:
+    place, begun_us = place_of(run), wall_us(run.begun_ns)
     for measure in run.inspect_handlers.counted().measures:
         key = measure.key
-        if key.kind != "histogram":
+        if key.kind == "gauge":
             yield (
-                *_metric(key), key.kind == "counter", *_labels(key, place), measure.total, *place,
-                key.actor or None,
+                *_metric(key, begun_us, NAME), *_labels(key, place), measure.total, None, None,
+                *place, key.actor or None,
             )  # fmt: skip
+    for cell in cells_of(run):
+        spec = cell.spec
+        key = MeasureKey(place[0], place[1], spec.class_name, spec.name, "gauge", QUEUED, "1")
+        yield (
+            *_metric(key, begun_us, OWN), *_labels(key, place), None, None,
+            cell.mailbox.queued_calls(), *place, spec.name,
+        )  # fmt: skip
 
 
 def _metric_histograms(run: Runtime) -> Iterator[Row]:
-    place = _place(run)
-    for measure in run.inspect_handlers.counted().measures:
+    place, begun_us = place_of(run), wall_us(run.begun_ns)
+    counted = run.inspect_handlers.counted()
+    for measure in counted.measures:
         key, count = measure.key, measure.count - measure.not_finite
         if key.kind == "histogram":
             upper = [bounds(bucket)[1] for bucket, _ in measure.buckets]
+            low, high = (measure.low, measure.high) if count else (None, None)
             yield (
-                *_metric(key), *_labels(key, place), count, measure.total,
-                measure.low if count else None, measure.high if count else None,
-                json.dumps(upper), json.dumps([number for _, number in measure.buckets]), *place,
-                key.actor or None,
+                *_metric(key, begun_us, NAME), "cumulative", *_labels(key, place), count,
+                measure.total, None, None, low, None, None, high, None, None, json.dumps(upper),
+                json.dumps([number for _, number in measure.buckets]), *place, key.actor or None,
+            )  # fmt: skip
+    for figures in counted.figures:
+        if not figures.key.span and figures.timed:
+            side = f"endpoint_{figures.key.adverb}" if figures.key.adverb else "endpoint_handler"
+            key = _endpoint_key(figures.key, "histogram", f"{side}_latency_us_histogram", "us")
+            upper = [bounds_ns(bucket)[1] / 1e3 for bucket, _ in figures.buckets]
+            yield (
+                *_metric(key, begun_us, OWN), "cumulative", *_labels(key, place), figures.timed,
+                figures.total_ns / 1e3, None, None, None, None, None, figures.max_ns / 1e3, None,
+                None, json.dumps(upper), json.dumps([number for _, number in figures.buckets]),
+                *place, key.actor or None,
             )  # fmt: skip
 
 
-def _metric(key: MeasureKey) -> tuple[Cell, ...]:
-    return key.name, time.time_ns() // 1000, NAME, key.unit, "cumulative"
+OWN = "monarch.runtime"
+"""The scope of metrics that no program has made. Their names are Monarch's."""
+HANDLED = "py_mesages_handled"  # as Monarch writes it
+QUEUED = "actor.message_queue_size"
+
+
+def _endpoint_key(key: Key, kind: MeasureKind, name: str, unit: str) -> MeasureKey:
+    """The instrument that Monarch has for a count of endpoints."""
+    attributes = (("actor", key.actor_class), ("method", key.endpoint))
+    return MeasureKey(
+        key.mesh, key.mesh_name, key.actor_class, key.actor, kind, name, unit, "", attributes
+    )
+
+
+def _metric(key: MeasureKey, begun_us: int, scope: str) -> tuple[Cell, ...]:
+    return key.name, time.time_ns() // 1000, begun_us, scope, key.unit
 
 
 def _labels(key: MeasureKey, place: tuple[int, str, int]) -> tuple[Cell, ...]:
@@ -210,14 +224,23 @@ def _labels(key: MeasureKey, place: tuple[int, str, int]) -> tuple[Cell, ...]:
     return json.dumps(dict(key.attributes)), json.dumps(resource)
 
 
+def _settings(run: Runtime) -> Iterator[Row]:
+    place = place_of(run)
+    for name, value, source in settings_with_sources():
+        yield *place, name, json.dumps(value), source
+
+
 PROCESS_ROWS: dict[str, Callable[[Runtime], Iterator[Row]]] = {
     "actors": _actors,
+    "attributes": _attributes,
     "meshes": _meshes,
-    "messages": _messages,
     "calls": _calls,
     "endpoints": _endpoints,
     "span_counts": _spans,
     "metric_sums": _metric_sums,
+    "metric_gauges": _metric_gauges,
     "metric_histograms": _metric_histograms,
+    "settings": _settings,
+    **HISTORY_ROWS,
 }
 """From the name of a table to the rows that a process has of it."""

@@ -17,6 +17,7 @@ from monarch._src.telemetry.sql.collect import Collected, MissingRows, collect_h
 from monarch._src.telemetry.sql.engine import engine
 from monarch._src.telemetry.sql.state.pushdown import Need
 from monarch._src.telemetry.sql.state.schema import TABLES
+from monarch._src.telemetry.sql.state.views import VIEWS
 
 Collect: TypeAlias = "Callable[[Mapping[str, Need], float | None], Collected]"
 MOST_SHOWN = 40
@@ -101,14 +102,20 @@ def query(sql: str, timeout: float | None = None) -> QueryResult:
     return run_query(sql, timeout, lambda needs, seconds: collect_here(run, needs, seconds))
 
 
-def run_query(sql: str, timeout: float | None, collect: Collect) -> QueryResult:
-    """Run a query over what `collect` collects of the tables that it needs."""
+def run_query(
+    sql: str, timeout: float | None, collect: Collect, most: int | None = None
+) -> QueryResult:
+    """Run a query over the tables that it needs, whose rows `collect` returns.
+
+    Raises:
+        QueryError: as `query`, and if the answer has more than `most` rows.
+    """
     if timeout is not None and not 0 <= timeout < inf:  # NaN is neither
         raise ValueError(f"timeout={timeout}: give seconds, at least 0 and finite, or None")
     found = engine()
     needs = found.needs(sql)
     collected = collect(needs, timeout) if needs else Collected()
-    answer = found.run(sql, collected.tables)
+    answer = found.run(sql, collected.tables, most)
     return QueryResult(answer.columns, answer.types, answer.rows, tuple(collected.missing))
 
 
@@ -135,7 +142,7 @@ def query_tables() -> dict[str, dict[str, str]]:
     """The names of the tables that `query` reads, each with its columns and their types."""
     return {
         name: {column.name: column.type for column in table.columns}
-        for name, table in TABLES.items()
+        for name, table in {**TABLES, **VIEWS}.items()
     }
 
 

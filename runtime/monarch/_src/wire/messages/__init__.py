@@ -109,15 +109,23 @@ from monarch._src.wire.messages.hosts import (
     SitesKnown,
 )
 from monarch._src.wire.messages.inspect import (
+    EndpointWait,
+    MeshSamples,
     MeshStacks,
     ReadActors,
+    ReadCalls,
     ReadMetrics,
     ReadStacks,
+    ReadWaits,
+    SampledStack,
+    SampleStacks,
     SetLogLevel,
     StackFrame,
     StackGroup,
     StacksRead,
+    StacksSampled,
     ThreadStack,
+    WaitsRead,
 )
 from monarch._src.wire.messages.payloads import (
     COME,
@@ -157,6 +165,7 @@ from monarch._src.wire.messages.sessions import (
 from monarch._src.wire.messages.tables import (
     Condition,
     ReadTable,
+    SetHistory,
     TableRead,
 )
 from monarch._src.wire.messages.tunnels import (
@@ -220,6 +229,7 @@ __all__ = [
     "Debugged",
     "DebuggerAnswered",
     "Detach",
+    "EndpointWait",
     "FlushOutput",
     "ForgetActors",
     "GaveUp",
@@ -237,6 +247,7 @@ __all__ = [
     "LetSiteGo",
     "LinkRule",
     "ListPaused",
+    "MeshSamples",
     "MeshStacks",
     "MeshState",
     "MeshStopped",
@@ -256,14 +267,19 @@ __all__ = [
     "RankPaused",
     "RankState",
     "ReadActors",
+    "ReadCalls",
     "ReadMetrics",
     "ReadStacks",
     "ReadTable",
+    "ReadWaits",
     "Refused",
     "Relay",
     "Reply",
     "RestartRule",
+    "SampleStacks",
+    "SampledStack",
     "SetBridge",
+    "SetHistory",
     "SetLinks",
     "SetLogLevel",
     "Shutdown",
@@ -283,6 +299,7 @@ __all__ = [
     "StackFrame",
     "StackGroup",
     "StacksRead",
+    "StacksSampled",
     "StopActor",
     "StopMesh",
     "StopProc",
@@ -297,6 +314,7 @@ __all__ = [
     "TunnelOpen",
     "TunnelOpened",
     "Undelivered",
+    "WaitsRead",
     "WantOutput",
     "Watch",
 ]
@@ -308,13 +326,14 @@ AnyMessage = (
     | SpawnActor | StopActor | StopProc | Call | Reply | ActorFailed | Probe | Bootstrap
     | Bootstrapped | Undelivered | Cast | CastTree | TreeDone | TreeStuck | Answer | Answers
     | ReadMetrics | GaveUp | ProcLife
-    | ReadTable | TableRead
-    | ReadStacks | StacksRead | SignalProcs | Signalled | SetLinks | AskData | Keep | Kept
+    | ReadTable | TableRead | SetHistory
+    | ReadStacks | StacksRead | ReadWaits | WaitsRead | SampleStacks | StacksSampled
+    | SignalProcs | Signalled | SetLinks | AskData | Keep | Kept
     | KeptActors | ForgetActors | Attach | Attached | Detach | TakenOver | ClientIs | Heard
     | SetLogLevel | AskPayload | PayloadSent | AskPart | PayloadPart | PayloadTaken
     | AskBulk | BulkAt | Relay
     | HoldSite | SiteIs | SitesAre | SitesKnown | LetSiteGo | SiteFree | SiteLost | SiteRoom
-    | Debugged | DebugCommand | KeepFailures | BreakIn | BrokeIn | ReadActors
+    | Debugged | DebugCommand | KeepFailures | BreakIn | BrokeIn | ReadActors | ReadCalls
     | ListPaused | PausedListed | AskDebugger | DebuggerAnswered | RankPaused
     | AskBridge | BridgeAnswered | BridgeBytes | SetBridge | BridgeSet | BridgeClosed
     | KeepSite | KeptAway | SiteTaken | ClientKnown | AskKnown

@@ -83,7 +83,10 @@ class Call(Message, tag=33):
 
     The answer goes to the sender, or to `reply_to`, which listens at `reply_address`. `by_port`:
     the endpoint gets a port to answer through, and its return value is dropped. `origin`: a number
-    that marks the output of the endpoint (`logs.line_origin`).
+    that marks the output of the endpoint (`logs.line_origin`). `trace`: the context of the sender's
+    span, as W3C's `traceparent`; empty if no traces are exported. `seen_as`: the rank that the
+    endpoint sees as its own in `labels` and `sizes`, if it is not `rank`; for a call that a rank
+    forwards to an actor beside it.
     """
 
     carries_payload: ClassVar[bool] = True
@@ -100,6 +103,8 @@ class Call(Message, tag=33):
     relayed: bool = False
     sent_by: int = 0
     origin: int = 0
+    trace: str = ""
+    seen_as: int = -1
 
 
 class Reply(Message, tag=34):

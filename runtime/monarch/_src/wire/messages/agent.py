@@ -160,7 +160,11 @@ class MeshStopped(Message, tag=21):
 
 
 class RankState(Message, tag=22):
-    """One proc in a snapshot; for a paused one also its function, file and line."""
+    """One proc in a snapshot; for a paused one also its function, file and line.
+
+    `cpu_s`: processor time of all its threads; below 0: unknown. `gpu_bytes`, `gpu_percent`: memory
+    on NVIDIA devices, and how busy it keeps them; below 0: it uses none, or that is not known.
+    """
 
     rank: int
     pid: int
@@ -177,6 +181,9 @@ class RankState(Message, tag=22):
     function: str = ""
     filename: str = ""
     line: int = 0
+    cpu_s: float = -1.0
+    gpu_bytes: int = -1
+    gpu_percent: int = -1
 
 
 class MeshState(Message, tag=23):

@@ -19,6 +19,19 @@ class ReadActors(Message, tag=195):
     rank: int
 
 
+class ReadCalls(Message, tag=205):
+    """Asks for the newest calls that ended after a time, and starts to record them.
+
+    Answered by Reply, with `wire.calls_codec`. `after_ns`: nanoseconds since 1970; `most`: calls in
+    the answer, beside running ones.
+    """
+
+    call: int
+    rank: int
+    after_ns: int
+    most: int
+
+
 class SetLogLevel(Message, tag=175):
     """Set the lowest level that is logged, as in `logging`; answered by Reply."""
 
@@ -38,20 +51,29 @@ class StackFrame(msgspec.Struct, array_like=True, frozen=True):
 class ThreadStack(msgspec.Struct, array_like=True, frozen=True):
     """The stack of one thread, outermost frame first. `name` is empty for the main thread.
 
-    `waits`: its innermost frame waits for an answer of another actor.
+    `waits`: its innermost frame waits for an answer of another actor. `awaits`: what it waits for,
+    in words, if the process has said so; the stack of an endpoint that awaits is on no thread, and
+    then `name` is that of the endpoint.
     """
 
     name: str
     waits: bool
     frames: tuple[StackFrame, ...]
+    awaits: str = ""
 
 
 class StackGroup(msgspec.Struct, array_like=True):
-    """Ranks of one mesh with the same stacks; `what` describes them ("in all_reduce")."""
+    """Ranks of one mesh with the same stacks; `what` describes them ("in all_reduce").
+
+    `for_s`: for each rank, how many seconds it has been busy or has awaited; empty if they are
+    idle. `notes`: sentences about calls that are queued behind a wait.
+    """
 
     what: str
     threads: tuple[ThreadStack, ...]
     ranks: list[int]
+    for_s: list[float] = []
+    notes: tuple[str, ...] = ()
 
 
 class MeshStacks(msgspec.Struct, array_like=True):
@@ -77,9 +99,89 @@ class ReadStacks(Message, tag=80):
     timeout_s: float
 
 
+class EndpointWait(msgspec.Struct, array_like=True):
+    """A running endpoint that waits, as its own process sees it.
+
+    `actor`: the class. `what`: what it waits for, in words; empty if nothing of the runtime or of
+    asyncio is known about it. `frames`: those of the user's coroutines; none if it blocks a thread.
+    `behind`: endpoints with queued calls, which begin only after this one. `is_local`: a message or
+    another call of the same actor may have to end the wait.
+    """
+
+    actor: str
+    endpoint: str
+    for_s: float
+    what: str
+    frames: tuple[StackFrame, ...] = ()
+    behind: list[str] = []
+    is_local: bool = False
+
+
+class ReadWaits(Message, tag=196):
+    """An agent asks a proc which of its endpoints wait, and for what; answered by WaitsRead."""
+
+    request: int
+
+
+class WaitsRead(Message, tag=197):
+    """The answer to ReadWaits."""
+
+    request: int
+    waits: list[EndpointWait]
+
+
 class StacksRead(Message, tag=81):
     """The answer to ReadStacks; `problem`: why no stack could be read."""
 
     request: int
     meshes: list[MeshStacks]
+    problem: str = ""
+
+
+class SampledStack(msgspec.Struct, array_like=True):
+    """A stack that was seen in samples. `frames`: indexes, outermost first; `counts`: by rank."""
+
+    frames: list[int]
+    counts: list[tuple[int, int]]
+
+
+class MeshSamples(msgspec.Struct, array_like=True):
+    """The samples of the ranks of one mesh that are on one host.
+
+    `frames`: each frame once. `ranks`: those that were sampled. `unread`: ranks that were not, with
+    the reason.
+    """
+
+    mesh: int
+    name: str
+    labels: list[str]
+    sizes: list[int]
+    frames: list[StackFrame]
+    stacks: list[SampledStack]
+    ranks: list[int]
+    unread: list[tuple[int, str]]
+
+
+class SampleStacks(Message, tag=206):
+    """Read the stacks of these ranks (none: all) `rate` times a second, for some seconds.
+
+    Answered by StacksSampled. `meshes`: none are all. `threads`: threads of the user's code too,
+    beside those of actors. `native`: with frames of C and C++. `nonblocking`: without pausing the
+    rank, so some samples may be torn.
+    """
+
+    request: int
+    meshes: list[tuple[int, list[int]]]
+    seconds: int
+    rate: int
+    threads: bool = False
+    native: bool = False
+    nonblocking: bool = False
+
+
+class StacksSampled(Message, tag=207):
+    """The answer to SampleStacks; `problem`: why no rank could be sampled."""
+
+    request: int
+    meshes: list[MeshSamples]
     problem: str = ""

@@ -42,3 +42,19 @@ class TableRead(Message, tag=86):
     missing: list[tuple[str, str]] = []
     dropped: int = 0
     problem: str = ""
+
+
+class SetHistory(Message, tag=87):
+    """Keep history of calls, messages, spans and log records, at most `rows` of each kind.
+
+    `retention_s` 0: keep none. To a host agent, which tells its processes and answers with an empty
+    TableRead. `for_s`: only for that many seconds; negative: an earlier order for a time ends now.
+    `torch`: also let torch's profiler run, where torch is imported. The order that ends it keeps
+    its events.
+    """
+
+    request: int
+    retention_s: float
+    rows: int
+    for_s: float = 0.0
+    torch: bool = False

@@ -10,8 +10,9 @@ global names that the code uses. Two definitions are the same if
 - they have the same names, each with the same kind of attribute,
 - their constants are equal and of the same types,
 - their functions have equal byte code (line numbers included), defaults and closures, and the
-  globals that they use are the same by these rules. A global that is state counts as the same only
-  if it is the same object, which an object from a message never is.
+  globals that they use are the same by these rules. There, a list, dict or set of constants counts
+  as the same if it is as the last one was when it came, whatever this process has made of that
+  since. Other state has to be the same object, which one from a message never is.
 
 A changed definition is applied attribute by attribute: all code together, so that methods continue
 to share their globals, but only those constants that have changed. State is given once, with the
@@ -30,15 +31,18 @@ DEFINITION = "_abc_monarch_definition"
 _ATOMS = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
 _MISSING = object()
 _DEEPEST = 20
+_CONTAINERS = (list, dict, set)
+_MOST_ITEMS = 10_000
 
 
 class Definition:
     """The definition that was last applied to a class, kept in the class itself.
 
-    applied: the attributes. used: the values in each dict of globals of its functions.
+    applied: the attributes. used: the values in each dict of globals of its functions. came: by the
+    `id` of a list, dict or set that its functions use, its content at the time.
     """
 
-    __slots__ = ("applied", "used")
+    __slots__ = ("applied", "came", "used")
 
     def __init__(self, attributes: dict[str, Any]) -> None:
         self.take(attributes)
@@ -47,11 +51,14 @@ class Definition:
         """Record the attributes that are applied now."""
         self.applied = dict(attributes)
         self.used: dict[int, dict[str, Any]] = {}
+        self.came: dict[int, Any] = {}
         for value in attributes.values():
             for function in functions_in(value):
                 names = function.__globals__
                 if id(names) not in self.used:
                     self.used[id(names)] = dict(names)
+                for held in _state_of(function):
+                    self.came[id(held)] = _frozen(held)
 
 
 def redefine(
@@ -66,7 +73,7 @@ def redefine(
     ours = {name for name, value in before.items() if own.get(name, _MISSING) is not value}
     code = {n: v for n, v in attributes.items() if _is_code(v)}
     old_code = {n: v for n, v in before.items() if _is_code(v)}
-    compare = _Comparison(definition.used)
+    compare = _Comparison(definition.used, definition.came)
     changed: dict[str, Any] = {}
     if code.keys() != old_code.keys() or any(
         not compare.same(old_code[name], value) for name, value in code.items()
@@ -149,11 +156,50 @@ def _content(cell: Any) -> Any:
         return _MISSING
 
 
+def _state_of(function: FunctionType) -> Iterator[Any]:
+    """The lists, dicts and sets among a function's globals, defaults and closure."""
+    names = function.__globals__
+    held = [names[name] for name in names_in(function.__code__) if name in names]
+    held += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    held += map(_content, function.__closure__ or ())
+    yield from (value for value in held if type(value) in _CONTAINERS)
+
+
+def _frozen(value: Any) -> Any:
+    """The content of a list, dict or set of constants; None if it is too large or holds others."""
+    left = [_MOST_ITEMS]
+
+    def frozen(one: Any, depth: int) -> Any:
+        left[0] -= 1
+        if left[0] < 0 or not depth:
+            raise _NotPlain
+        if isinstance(one, _ATOMS):
+            return type(one), repr(one)
+        if type(one) in (list, tuple):
+            return type(one), [frozen(item, depth - 1) for item in list(one)]
+        if type(one) in (set, frozenset):
+            return type(one), sorted(repr(frozen(item, depth - 1)) for item in list(one))
+        if type(one) is dict:
+            items = list(cast("dict[Any, Any]", one).items())
+            return dict, [(frozen(k, depth - 1), frozen(v, depth - 1)) for k, v in items]
+        raise _NotPlain
+
+    try:
+        return frozen(value, _DEEPEST)
+    except (_NotPlain, RuntimeError):  # RuntimeError: another thread has changed it meanwhile
+        return None
+
+
+class _NotPlain(Exception):
+    """A value is no list, dict or set of constants, or too large a one."""
+
+
 class _Comparison:
     """Compares applied attributes with new ones, by the rules in the module's docstring."""
 
-    def __init__(self, used: dict[int, dict[str, Any]]) -> None:
+    def __init__(self, used: dict[int, dict[str, Any]], came: dict[int, Any]) -> None:
         self._used = used
+        self._came = came
         self._compared: set[tuple[int, int]] = set()
 
     def same(self, old: Any, new: Any, depth: int = _DEEPEST) -> bool:
@@ -174,6 +220,9 @@ class _Comparison:
             return False  # a process has only one of each
         if _is_constant(old):
             return _is_constant(new) and _same_constants(old, new)
+        if type(old) in _CONTAINERS:
+            before = self._came.get(id(old))
+            return before is not None and before == _frozen(new)
         if isinstance(old, tuple):
             return self._same_all(cast("tuple[Any, ...]", old), new, depth - 1)
         if _is_code(old):

@@ -25,9 +25,10 @@ from __future__ import annotations
 import builtins
 import importlib
 import pickle
+import sys
 from collections.abc import Callable, Mapping
 from enum import EnumMeta
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
@@ -47,10 +48,9 @@ from monarch._src.wire.pickling.class_objects import (
 from monarch._src.wire.pickling.code_objects import reduce_code
 from monarch._src.wire.pickling.torch_storages import (
     Memory,
-    is_rebuild_of_untyped,
-    rebuild_of_untyped,
     reduce_storage,
     reduce_tensor,
+    substitute_of,
 )
 from monarch._src.wire.pickling.wrappers import (
     INHERITED,
@@ -159,6 +159,8 @@ class _Pickler(cloudpickle.Pickler):  # pyright: ignore[reportUntypedBaseClass]
             return self._reduce_storage(reduce_tensor(obj, self._storages))
         if isinstance(obj, _DESCRIPTORS) and kind not in self.dispatch_table:
             return next(reducer for base, reducer in INHERITED if isinstance(obj, base))(obj)
+        if issubclass(kind, ModuleType) and kind is not ModuleType and _is_imported(obj):
+            return importlib.import_module, (obj.__name__,)
         if isinstance(kind, EnumMeta) and travels_by_value(kind):
             return reduce_member(obj) or NotImplemented
         if kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not _REDUCE_EX:
@@ -179,8 +181,9 @@ class _Pickler(cloudpickle.Pickler):  # pyright: ignore[reportUntypedBaseClass]
     def _reduce_function(self, function: FunctionType) -> Any:
         if function.__name__ == "open" and function.__globals__.get("__name__") == _OPENS:
             return getattr, (builtins, "open")
-        if is_rebuild_of_untyped(function):
-            return rebuild_of_untyped, ()
+        substitute = substitute_of(function)
+        if substitute is not None:
+            return substitute, ()
         if is_single_dispatch(function):
             return reduce_single_dispatch(function) or NotImplemented
         reduced: Any = super().reducer_override(function)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
@@ -231,6 +234,14 @@ class _Pickler(cloudpickle.Pickler):  # pyright: ignore[reportUntypedBaseClass]
                 buffers[at] = copied(piece) if type(piece) is memoryview else piece
         if loose is not None:
             loose.sort()
+
+
+def _is_imported(module: ModuleType) -> bool:
+    """Whether the receiver gets this module by its name.
+
+    cloudpickle knows only modules of Python's own class, and torch.backends.cudnn has another.
+    """
+    return sys.modules.get(module.__name__) is module
 
 
 def _fill_function(function: FunctionType, state: Any) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import importlib
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 from monarch._src.wire.segment_refs import SEGMENT_FROM
@@ -145,23 +146,51 @@ def _rebuild_untyped(buffer: Any) -> Any:
     return (tensor.clone() if len(buffer) < SEGMENT_FROM else tensor).untyped_storage()
 
 
-def is_rebuild_of_untyped(function: Any) -> bool:
-    """Whether torch rebuilds tensors of newer types with that function, from untyped storages."""
-    return function.__name__ == "_rebuild_tensor_v3" and function.__module__ == "torch._utils"
+def substitute_of(function: Any) -> Callable[[], Any] | None:
+    """What unpickles as our substitute for a function that torch rebuilds tensors with, if any."""
+    if function.__module__ != "torch._utils":
+        return None
+    return _SUBSTITUTES.get(function.__name__)
 
 
 def rebuild_of_untyped() -> Any:
-    """Our substitute for that function; see `is_rebuild_of_untyped`.
+    """Our function for tensors of newer types, which torch rebuilds from untyped storages.
 
     Torch's function expects storages as `torch.load` returns them, which have a type.
     """
     return _rebuild_from_untyped
 
 
+def rebuild_of_sparse() -> Any:
+    """Our function for sparse tensors.
+
+    Torch's function keeps each tensor for a check at the end of `torch.load`. Nothing would ever
+    take it from there.
+    """
+    return _rebuild_sparse
+
+
+_SUBSTITUTES: dict[str, Callable[[], Any]] = {
+    "_rebuild_tensor_v3": rebuild_of_untyped,
+    "_rebuild_sparse_tensor": rebuild_of_sparse,
+}
+
+
 def _rebuild_from_untyped(storage: Any, *facts: Any) -> Any:
     torch = _torch()
     typed = torch.storage.TypedStorage(wrap_storage=storage, dtype=torch.uint8, _internal=True)
     return torch._utils._rebuild_tensor_v3(typed, *facts)
+
+
+def _rebuild_sparse(*facts: Any) -> Any:
+    torch = _torch()
+    made = torch._utils._rebuild_sparse_tensor(*facts)
+    kept: list[Any] = getattr(torch._utils, "_sparse_tensors_to_validate", [])
+    for at in reversed(range(len(kept))):  # another thread may have added one
+        if kept[at] is made:
+            del kept[at]
+            break
+    return made
 
 
 def _torch() -> Any:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from monarch._src.observe.stacks.state import grouping
 from monarch._src.observe.stacks.state.grouping import Look
-from monarch._src.wire.messages import StackFrame, ThreadStack
+from monarch._src.wire.messages import EndpointWait, StackFrame, ThreadStack
 
 LIBRARY = "/usr/lib/python3.11/threading.py"
 RUNTIME = "/venv/lib/python3.11/site-packages/monarch/_src/actor/worker.py"
@@ -134,6 +134,70 @@ def test_a_deep_recursion_is_shown_by_its_ends() -> None:
     assert len(cut.frames) == grouping.MOST_FRAMES + 1
     assert (cut.frames[0].line, cut.frames[-1].line) == (0, 999)
     assert grouping.thread_lines(cut)[50] == "... 900 more frames ..."
+
+
+def wait(
+    what: str, for_s: float, *at: tuple[str, str, int], behind: list[str] | None = None
+) -> EndpointWait:
+    return EndpointWait("Trainer", "step", for_s, what, frames(*at), behind or [], True)
+
+
+def test_an_endpoint_that_awaits_is_told_with_its_lines_and_what_it_awaits() -> None:
+    waits = [wait("asyncio.Lock.acquire of self.lock", 12.0, STEP), wait("a future", 3.0, STEP)]
+    seen = grouping.look(0, [thread(*START)], "Trainer.step", "busy", full=False, waits=waits)
+    assert seen.what == ("in Trainer.step, awaiting asyncio.Lock.acquire of self.lock, and 1 more")
+    assert [one.awaits for one in seen.threads] == [
+        "asyncio.Lock.acquire of self.lock", "a future",
+    ]  # fmt: skip
+    assert seen.for_s == 12.0
+    assert grouping.thread_lines(seen.threads[0]) == [
+        "task Trainer.step",
+        'File "/home/me/train.py", line 10, in Trainer.step',
+        "waits for asyncio.Lock.acquire of self.lock",
+    ]
+
+
+def test_a_thread_that_waits_for_an_answer_names_the_call() -> None:
+    waits = [wait("an answer from Loader.next on loaders[gpus=1]", 1.0)]
+    threads = [thread(*START, STEP, GET)]
+    seen = grouping.look(0, threads, "Trainer.step", "busy", full=False, waits=waits)
+    assert seen.what == "in Trainer.step, waiting for an answer"
+    assert seen.threads[0].awaits == "an answer from Loader.next on loaders[gpus=1]"
+    assert seen.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("threads", "waits", "named"),
+    [
+        ([thread(*START)], [wait("a future", 1.0, STEP, behind=["put"])], True),
+        ([thread(*START)], [wait("a future", 1.0, STEP)], False),
+        ([thread(*START, STEP, LOCK)], [wait("", 1.0, behind=["put"])], True),
+        ([thread(*START, STEP)], [wait("", 1.0, behind=["put"])], False),
+        ([thread(*START, STEP, GET, LOCK)], [wait("an answer", 1.0, behind=["put"])], False),
+    ],
+)
+def test_calls_behind_a_wait_that_only_this_process_ends_may_be_a_deadlock(
+    threads: list[ThreadStack], waits: list[EndpointWait], named: bool
+) -> None:
+    seen = grouping.look(0, threads, "Trainer.step", "busy", full=False, waits=waits)
+    assert ["put is queued behind Trainer.step" in note for note in seen.notes] == [True] * named
+
+
+@pytest.mark.parametrize(
+    ("for_s", "text"),
+    [([], ""), ([0.25], ", for 0.2 s"), ([3.0, 90.0], ", for 3.0 s to 90 s"),
+     ([7200.0], ", for 2 h")],
+)  # fmt: skip
+def test_the_times_of_a_group_are_its_least_and_its_greatest(for_s: list[float], text: str) -> None:
+    assert grouping.time_text(for_s) == text
+
+
+def test_times_do_not_part_ranks_with_equal_stacks() -> None:
+    looks = [Look(rank, "in f", (thread(STEP),), float(rank)) for rank in range(4)]
+    mesh = grouping.group(1, "workers", {"gpus": 4}, looks)
+    (group,) = mesh.groups
+    assert group.for_s == [0.0, 1.0, 2.0, 3.0]
+    assert "4 in f: gpus=0..3, for 0.0 s to 3.0 s" in grouping.text(mesh)
 
 
 def looks(*given: tuple[list[int], str]) -> list[Look]:

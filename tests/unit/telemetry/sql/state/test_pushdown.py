@@ -18,6 +18,7 @@ from monarch._src.telemetry.sql.engine import Engine
 from monarch._src.telemetry.sql.state.pushdown import Need, RefusedQueryError, needs_of
 from monarch._src.telemetry.sql.state.rows import Row, meets
 from monarch._src.telemetry.sql.state.schema import FRAMES, LOG_LINES, PROCS, TABLES
+from monarch._src.telemetry.sql.state.views import VIEWS
 from monarch._src.wire.messages import Condition
 
 ALL = {name: tuple(column.name for column in table.columns) for name, table in TABLES.items()}
@@ -34,7 +35,7 @@ def needs(parser: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Need]:
     assert found is not None
     tree = json.loads(found[0])
     assert not tree["error"], tree
-    return needs_of(tree["statements"][0], TABLES)
+    return needs_of(tree["statements"][0], TABLES, VIEWS)
 
 
 def only(parser: duckdb.DuckDBPyConnection, sql: str, table: str = "procs") -> Need:
@@ -320,3 +321,12 @@ def test_the_rows_that_are_left_out_change_no_result(
     expected, got = engine.run(sql, whole), engine.run(sql, left)
     assert sorted(map(repr, got.rows)) == sorted(map(repr, expected.rows))
     assert got.columns == expected.columns
+
+
+def test_a_view_needs_its_tables_as_a_whole(parser: duckdb.DuckDBPyConnection) -> None:
+    sql = "SELECT addr FROM host_nodes JOIN procs USING (host) WHERE procs.rank = 3 LIMIT 2"
+    found = needs(parser, sql)
+    assert found["hosts"] == Need(ALL["hosts"])
+    assert found["procs"].conditions == (Condition("rank", "=", [3]),)
+    found = needs(parser, "SELECT count(*) FROM host_nodes, hosts WHERE hosts.host = 'x'")
+    assert found["hosts"].conditions == (), "the view needs the other hosts too"

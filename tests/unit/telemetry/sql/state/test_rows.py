@@ -9,6 +9,7 @@ import pytest
 
 from monarch._src.telemetry.sql.state.rows import Row, answer, place_meets, problem_of
 from monarch._src.telemetry.sql.state.schema import CALLS, LOG_LINES, MESHES, PROCS, TABLES
+from monarch._src.telemetry.sql.state.views import VIEWS
 from monarch._src.wire.messages import Condition, ReadTable, TableRead
 from monarch._src.wire.table_codec import unpacked
 
@@ -100,11 +101,11 @@ def test_rows_that_do_not_fit_are_left_out_and_counted() -> None:
         ),
         (
             request(Condition("rank", "=", ["1"]), table="procs", columns=["rank"]),
-            "rank is BIGINT, not what it is compared with",
+            "rank is BIGINT, compared with another type",
         ),
         (
             request(Condition("mesh", "<", [1]), table="procs", columns=["rank"]),
-            "mesh is VARCHAR, not what it is compared with",
+            "mesh is VARCHAR, compared with another type",
         ),
     ],
 )
@@ -144,3 +145,58 @@ def test_every_table_names_existing_columns_as_its_place_and_no_column_twice() -
         assert len(set(names)) == len(names), table.name
         place = table.place
         assert place is None or {place.mesh_id, place.mesh, place.rank} <= set(names), table.name
+
+
+def test_the_page_of_tables_lists_every_column_of_a_view() -> None:
+    page = (Path(__file__).parents[5] / "docs" / "reference" / "tables.md").read_text()
+    for view in VIEWS.values():
+        section = page.partition(f"\n## {view.name}\n")[2].partition("\n## ")[0]
+        listed = re.findall(r"^\| `(\w+)` \| (\w+) \|", section, re.MULTILINE)
+        assert listed == [(column.name, column.type) for column in view.columns], view.name
+
+
+def test_the_names_and_columns_of_monarch_are_there() -> None:
+    tables = {name: {c.name for c in table.columns} for name, table in TABLES.items()}
+    tables |= {name: {c.name for c in view.columns} for name, view in VIEWS.items()}
+    for name, columns in MONARCHS.items():
+        assert set(columns.split()) <= tables[name], name
+
+
+MONARCHS = {
+    "actors": "id timestamp_us mesh_id rank full_name display_name",
+    "actor_status_events": "id timestamp_us actor_id new_status reason",
+    "actor_failures": "snapshot_id node_id failure_error_message failure_root_cause_actor "
+    "failure_root_cause_name failure_occurred_at failure_is_propagated",
+    "actor_nodes": "snapshot_id node_id actor_status actor_type instance_id messages_processed "
+    "created_at last_message_handler total_processing_time_us queue_depth is_system",
+    "active_handlers": "snapshot_id node_id name active_count oldest_since",
+    "children": "snapshot_id parent_id child_id child_sort_key is_system is_stopped",
+    "events": "name target level fields_json timestamp_us parent_span thread_id thread_name "
+    "module_path file line",
+    "host_nodes": "snapshot_id node_id addr host_num_procs",
+    "meshes": "id timestamp_us class given_name full_name shape_json parent_mesh_id "
+    "parent_view_json",
+    "message_status_events": "id timestamp_us message_id status",
+    "messages": "id timestamp_us from_actor_id to_actor_id endpoint port_index",
+    "metric_gauges": "name timestamp_us start_timestamp_us scope_name unit attributes_json "
+    "resource_attributes_json value_f64 value_i64 value_u64",
+    "metric_histograms": "name timestamp_us start_timestamp_us scope_name unit temporality "
+    "attributes_json resource_attributes_json count sum_f64 sum_i64 sum_u64 min_f64 min_i64 "
+    "min_u64 max_f64 max_i64 max_u64 bounds_json bucket_counts_json",
+    "metric_sums": "name timestamp_us start_timestamp_us scope_name unit temporality is_monotonic "
+    "attributes_json resource_attributes_json sum_f64 sum_i64 sum_u64",
+    "nodes": "snapshot_id node_id node_kind as_of",
+    "proc_nodes": "snapshot_id node_id proc_name num_actors stopped_retention_cap is_poisoned "
+    "failed_actor_count",
+    "pyspy_dumps": "dump_id timestamp_us pid binary proc_ref capture_mode warnings_json",
+    "pyspy_frames": "dump_id thread_id frame_depth name filename module short_filename line "
+    "is_entry",
+    "pyspy_stack_traces": "dump_id pid thread_id thread_name os_thread_id active owns_gil",
+    "resolution_errors": "snapshot_id node_id error_code error_message",
+    "root_nodes": "snapshot_id node_id num_hosts started_at started_by",
+    "sent_messages": "id timestamp_us sender_actor_id actor_mesh_id view_json shape_json",
+    "snapshots": "snapshot_id snapshot_ts",
+    "span_events": "process_id id timestamp_us event_type",
+    "spans": "process_id id name target level fields_json timestamp_us parent_id thread_name file "
+    "line",
+}

@@ -26,8 +26,8 @@ from monarch._src.config import settings
 from monarch._src.errors import HostUnreachableError, JobError
 from monarch._src.job import paths as directory
 from monarch._src.job.health_check import PART_OF_LIVENESS, silent
-from monarch._src.job.launchers.ssh import remote_shell
-from monarch._src.job.launchers.ssh.remote_program import KEEP, Done, End, Start, Started
+from monarch._src.job.launchers.remote import remote_shell
+from monarch._src.job.launchers.remote.remote_program import KEEP, Done, End, Start, Started
 from monarch._src.job.launchers.ssh.session import Conversation
 from monarch._src.job.trait import JobState, JobTrait, check_names, checked_env
 from monarch._src.net.hosts import keys

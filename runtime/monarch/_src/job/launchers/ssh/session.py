@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from monarch._src.errors import JobError
-from monarch._src.job.launchers.ssh import remote_program, remote_shell
-from monarch._src.job.launchers.ssh.remote_program import Problem
-from monarch._src.job.launchers.ssh.remote_shell import Arrived
+from monarch._src.job.launchers.remote import remote_program, remote_shell
+from monarch._src.job.launchers.remote.remote_program import Problem
+from monarch._src.job.launchers.remote.remote_shell import Arrived
 
 # No terminal, no prompt, and no shared connection that would outlive this ssh and hold its pipes.
 OPTIONS = (

@@ -20,7 +20,13 @@ import msgspec
 
 from monarch._src.failures.report import at_text
 from monarch._src.shape import Extent
-from monarch._src.wire.messages import MeshStacks, StackFrame, StackGroup, ThreadStack
+from monarch._src.wire.messages import (
+    EndpointWait,
+    MeshStacks,
+    StackFrame,
+    StackGroup,
+    ThreadStack,
+)
 
 MAIN = "MainThread"
 IO_THREADS = "monarch-"
@@ -70,6 +76,8 @@ class Look:
     rank: int
     what: str
     threads: tuple[ThreadStack, ...] = ()
+    for_s: float | None = None
+    notes: tuple[str, ...] = ()
 
 
 def parse(dump: bytes) -> list[ThreadStack]:
@@ -119,19 +127,25 @@ def bounded(threads: Iterable[ThreadStack]) -> tuple[ThreadStack, ...]:
         if len(frames) > MOST_FRAMES:
             gap = StackFrame(f"... {len(frames) - 2 * half} more frames ...", "", 0)
             frames = (*frames[:half], gap, *frames[-half:])
-        found.append(ThreadStack(thread.name, thread.waits, frames))
+        found.append(ThreadStack(thread.name, thread.waits, frames, thread.awaits))
     return tuple(found)
 
 
 def look(
-    rank: int, threads: Sequence[ThreadStack], doing: str, otherwise: str, *, full: bool
+    rank: int,
+    threads: Sequence[ThreadStack],
+    doing: str,
+    otherwise: str,
+    *,
+    full: bool,
+    waits: Sequence[EndpointWait] = (),
 ) -> Look:
     """Describe the position of a rank.
 
     `doing` is the endpoint on its status board, if any; `otherwise` is the description if no thread
-    is in user code.
+    is in user code; `waits` are its endpoints that wait, longest first.
     """
-    own = of_user(threads)
+    own = [_with_answer(thread, waits) for thread in of_user(threads)]
     # The thread that runs the endpoint of the status board, if it is found; else the first.
     inside = next((t for t in own if doing and _runs(t, doing)), own[0] if own else None)
     if inside is not None:
@@ -139,8 +153,74 @@ def look(
         if inside.waits:
             what += ", waiting for an answer"
     else:
-        what = otherwise
-    return Look(rank, what, bounded(threads if full else own))
+        what = _awaiting(waits) or otherwise
+    tasks = [
+        ThreadStack(_name_of(wait), False, wait.frames, wait.what) for wait in waits if wait.frames
+    ]
+    return Look(
+        rank,
+        what,
+        bounded([*(threads if full else own), *tasks]),
+        waits[0].for_s if waits else None,
+        tuple(dict.fromkeys(note for wait in waits if (note := _queued(wait, own)))),
+    )
+
+
+def _with_answer(thread: ThreadStack, waits: Sequence[EndpointWait]) -> ThreadStack:
+    """The thread with the call that it waits for, if the process has named that."""
+    if not thread.waits:
+        return thread
+    for wait in waits:
+        if wait.what and not wait.frames and _runs(thread, wait.endpoint):
+            return ThreadStack(thread.name, True, thread.frames, wait.what)
+    return thread
+
+
+def _awaiting(waits: Sequence[EndpointWait]) -> str:
+    """`in Trainer.step, awaiting an answer from ...`; empty if no endpoint awaits."""
+    awaiting = [wait for wait in waits if wait.frames]
+    if not awaiting:
+        return ""
+    first = awaiting[0]
+    more = f", and {len(awaiting) - 1} more" if len(awaiting) > 1 else ""
+    return f"in {_name_of(first)}, awaiting {first.what}{more}"
+
+
+def _name_of(wait: EndpointWait) -> str:
+    """`Trainer.step`; the place of code that is in no function, as in a cell of a notebook."""
+    outermost = wait.frames[0]
+    if outermost.name == "<module>":
+        return f"{outermost.filename.rpartition('/')[2]}, line {outermost.line}"
+    return f"{wait.actor}.{wait.endpoint}"
+
+
+def _queued(wait: EndpointWait, threads: Sequence[ThreadStack]) -> str:
+    """A note on calls that are queued behind a wait that only this process can end, or nothing."""
+    if not wait.behind:
+        return ""
+    is_local = (
+        wait.is_local
+        if wait.frames
+        else any(_runs(thread, wait.endpoint) and _waits_for_thread(thread) for thread in threads)
+    )
+    if not is_local:
+        return ""
+    behind = " and ".join(wait.behind)
+    it = behind if len(wait.behind) == 1 else "one of them"
+    own = f"{wait.actor}.{wait.endpoint}"
+    return (
+        f"{behind} {'is' if len(wait.behind) == 1 else 'are'} queued behind {own}, and the actor "
+        f"runs one call at a time: if {it} has to end this wait, it is a deadlock; "
+        f"@concurrent_endpoint on {wait.endpoint} lets them overlap (in an async actor)"
+    )
+
+
+def _waits_for_thread(thread: ThreadStack) -> bool:
+    """Whether the thread waits in a lock, event, condition or queue of the standard library."""
+    inner = thread.frames[-1] if thread.frames else None
+    if inner is None or thread.waits or not is_library(inner):
+        return False
+    return inner.filename.endswith(("/threading.py", "/queue.py"))
 
 
 def _runs(thread: ThreadStack, doing: str) -> bool:
@@ -158,10 +238,13 @@ def _innermost(thread: ThreadStack) -> str:
 
 def group(mesh: int, name: str, sizes: Mapping[str, int], looks: Iterable[Look]) -> MeshStacks:
     """Group the ranks of one mesh by equal stacks, the largest group first."""
-    groups: dict[tuple[str, tuple[ThreadStack, ...]], StackGroup] = {}
+    groups: dict[tuple[str, tuple[ThreadStack, ...], tuple[str, ...]], StackGroup] = {}
     for one in sorted(looks, key=lambda one: one.rank):
-        key = (one.what, one.threads)
-        groups.setdefault(key, StackGroup(one.what, one.threads, [])).ranks.append(one.rank)
+        key = (one.what, one.threads, one.notes)
+        found_group = groups.setdefault(key, StackGroup(one.what, one.threads, [], [], one.notes))
+        found_group.ranks.append(one.rank)
+        if one.for_s is not None:
+            found_group.for_s.append(one.for_s)
     found = sorted(groups.values(), key=lambda g: -len(g.ranks))
     return MeshStacks(mesh, name, list(sizes), list(sizes.values()), found)
 
@@ -215,19 +298,47 @@ def text(mesh: MeshStacks) -> str:
     for group_ in mesh.groups:
         if not group_.threads:
             continue
-        lines += ["", f"{len(group_.ranks)} {group_.what}: {places(mesh, group_.ranks)}"]
+        where = f"{places(mesh, group_.ranks)}{time_text(group_.for_s)}"
+        lines += ["", f"{len(group_.ranks)} {group_.what}: {where}"]
         for thread in group_.threads:
             lines += [f"  {line}" for line in thread_lines(thread)]
+        lines += [f"  {note}" for note in group_.notes]
     return "\n".join(lines)
 
 
 def thread_lines(thread: ThreadStack) -> list[str]:
     """A thread as in a traceback; begins with its name unless it is the main thread."""
-    lines = [f"thread {thread.name}"] if thread.name else []
+    kind = "task" if thread.awaits and not thread.waits else "thread"
+    lines = [f"{kind} {thread.name}"] if thread.name else []
     lines += [frame_line(frame) for frame in thread.frames]
-    if thread.waits:
-        lines.append("waits for an answer")
+    if thread.waits or thread.awaits:
+        lines.append(waits_text(thread))
     return lines
+
+
+def waits_text(thread: _Waiting) -> str:
+    """`waits for an answer from Loader.next on loaders[gpus=1]`."""
+    return f"waits for {thread.awaits or 'an answer'}"
+
+
+class _Waiting(Protocol):
+    @property
+    def awaits(self) -> str: ...
+
+
+def time_text(for_s: Sequence[float]) -> str:
+    """`, for 12 s`, `, for 3 s to 5 min`; empty without any."""
+    if not for_s:
+        return ""
+    least, most = _seconds(min(for_s)), _seconds(max(for_s))
+    return f", for {least}" if least == most else f", for {least} to {most}"
+
+
+def _seconds(number: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if number >= 2 * size:
+            return f"{number / size:.0f} {unit}"
+    return f"{number:.1f} s" if number < 10 else f"{number:.0f} s"
 
 
 def frame_line(frame: StackFrame) -> str:

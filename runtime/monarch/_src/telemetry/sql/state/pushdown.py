@@ -1,14 +1,15 @@
 """The needs of a query: of each table the columns, conditions and number of rows. No I/O.
 
 DuckDB parses a query and returns its syntax tree as JSON (`json_serialize_sql`). The tree is read
-here so that agents send as little as possible; DuckDB runs the whole query on what arrives. So
-the needs may include more than the query uses, and must never include less:
+here so that agents send as little as possible. DuckDB runs the whole query on the rows that arrive,
+so the needs may include more than the query uses, and must never include less:
 
 - a column is needed if its name occurs anywhere in the tree, and all are needed after a `*`;
 - a condition of a WHERE clause is passed on if it compares a column of a table with a constant and
   the rows that it excludes cannot change the result: the table occurs once in the query, and the
   FROM clause has ordinary joins only. The excluded rows would fail the WHERE clause themselves; an
   outer join may put NULLs in their place, which fail it as well;
+- a view needs all rows and columns of its tables;
 - LIMIT is passed on if the query has one table and nothing between its rows and the limit.
 
 DuckDB's tree has changed between versions. A part that is not recognized is not passed on.
@@ -18,9 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
-from monarch._src.telemetry.sql.state.schema import Table
+from monarch._src.telemetry.sql.state.columns import Table
+from monarch._src.telemetry.sql.state.views import View
 from monarch._src.wire.messages import Condition
 
 _QUERIES = frozenset({
@@ -77,8 +80,14 @@ class _Seen:
     has_star: bool = False
 
 
-def needs_of(statement: Mapping[str, Any], tables: Mapping[str, Table]) -> dict[str, Need]:
+def needs_of(
+    statement: Mapping[str, Any],
+    tables: Mapping[str, Table],
+    views: Mapping[str, View] = MappingProxyType({}),
+) -> dict[str, Need]:
     """The needs of one serialized statement, by the name of the table.
+
+    The tables of a view are needed as a whole.
 
     Raises:
         RefusedQueryError: it changes tables, or reads tables that it does not name.
@@ -86,6 +95,10 @@ def needs_of(statement: Mapping[str, Any], tables: Mapping[str, Table]) -> dict[
     seen = _Seen()
     for node in _walk(statement):
         _enter(node, seen)
+    behind = {
+        source for name in set(seen.references) if name in views for source in views[name].sources
+    }
+    seen.references += 2 * sorted(behind)  # no condition on them is passed on
     wanted = {name for name in seen.references if name in tables}
     whole = seen.has_star or any(
         part in seen.aliases for parts in seen.column_refs for part in parts[-1:]
@@ -93,15 +106,16 @@ def needs_of(statement: Mapping[str, Any], tables: Mapping[str, Table]) -> dict[
     conditions: dict[str, tuple[Condition, ...]] = {}
     limits: dict[str, int] = {}
     for select in seen.selects:
-        refs = _refs(select.get("from_table"), tables)
-        if refs is None or select.get("sample") is not None:
+        sources = _refs(select.get("from_table"), tables)
+        if sources is None or select.get("sample") is not None:
             continue
         refs = [
             ref
-            for ref in refs
+            for ref in sources
             if ref.table.name not in seen.ctes and seen.references.count(ref.table.name) == 1
         ]
-        found = dict(_conditions(select.get("where_clause"), _of_all(select, tables)))
+        where = select.get("where_clause")
+        found = dict(_conditions(where, sources, _of_all(select, tables)))
         for ref in refs:
             conditions[ref.table.name] = tuple(found.get(ref.table.name, ()))
         if len(seen.selects) == len(refs) == 1:
@@ -110,7 +124,7 @@ def needs_of(statement: Mapping[str, Any], tables: Mapping[str, Table]) -> dict[
                 limits[refs[0].table.name] = limit
     return {
         name: Need(
-            _columns(tables[name], None if whole else seen.strings),
+            _columns(tables[name], None if whole or name in behind else seen.strings),
             conditions.get(name, ()),
             limits.get(name, -1),
         )
@@ -224,11 +238,18 @@ def _of_all(select: dict[str, Any], tables: Mapping[str, Table]) -> list[_Ref] |
     return refs
 
 
-def _conditions(where: Any, refs: list[_Ref] | None) -> dict[str, list[Condition]]:
-    """The conditions that every row of a table has to meet, by the name of the table."""
+def _conditions(
+    where: Any, named: list[_Ref], alone: list[_Ref] | None
+) -> dict[str, list[Condition]]:
+    """The conditions that every row of a table has to meet, by the name of the table.
+
+    `named`: the tables that the name of a column may name first. `alone`: the tables to which a
+    column without one can belong; None if other sources have columns too.
+    """
     found: dict[str, list[Condition]] = {}
     for part in _conjuncts(where):
         for path, operator, constants in _comparisons(part):
+            refs = named if len(path) > 1 else alone
             table = None if refs is None else _table_of(path, refs)
             if table is None:
                 continue
@@ -341,7 +362,8 @@ def _limit(select: dict[str, Any], table: Table, tables: Mapping[str, Table]) ->
     ):
         return None
     parts = list(_conjuncts(select.get("where_clause")))
-    found = _conditions(select.get("where_clause"), _refs(source, tables)).get(table.name, [])
+    refs = _refs(source, tables) or []
+    found = _conditions(select.get("where_clause"), refs, refs).get(table.name, [])
     passed_on = [one for one in found if any(column.name == one.column for column in table.sent)]
     # A BETWEEN is passed on as two conditions.
     expected = sum(2 if part.get("type") == "COMPARE_BETWEEN" else 1 for part in parts)

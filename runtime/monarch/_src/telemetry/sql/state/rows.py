@@ -47,7 +47,7 @@ def problem_of(table: Table | None, request: ReadTable) -> str:
         if known[condition.column] == "BOOLEAN" or any(
             isinstance(value, str) != is_text for value in condition.values
         ):
-            return f"{condition.column} is {known[condition.column]}, not what it is compared with"
+            return f"{condition.column} is {known[condition.column]}, compared with another type"
     return ""
 
 
@@ -94,7 +94,7 @@ def selected(table: Table, request: ReadTable, rows: Iterable[Row]) -> list[list
 def answer(
     table: Table,
     request: ReadTable,
-    rows: Sequence[Row],
+    rows: Iterable[Row],
     site: str = "",
     missing: Sequence[tuple[str, str]] = (),
     problem: str = "",

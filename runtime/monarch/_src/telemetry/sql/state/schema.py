@@ -7,79 +7,27 @@ found; every other column comes from the source of its table.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
-Type = Literal["BIGINT", "UBIGINT", "DOUBLE", "VARCHAR", "BOOLEAN"]
-
-
-class Source(enum.Flag):
-    """The processes that have rows of a table."""
-
-    AGENT = enum.auto()  # each host agent
-    PROCESSES = enum.auto()  # each rank, and the client
-    STACKS = enum.auto()  # py-spy, which an agent runs on its ranks
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table."""
-
-    name: str
-    type: Type
-    doc: str
-
-
-@dataclass(frozen=True)
-class Place:
-    """The columns that name the process of a row: the uid and name of its mesh, and its rank.
-
-    An agent asks only the processes that conditions on these columns leave.
-    """
-
-    mesh_id: str
-    mesh: str
-    rank: str
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table. `sent` are the columns that its source sends, in that order."""
-
-    name: str
-    doc: str
-    source: Source
-    place: Place | None
-    sent: tuple[Column, ...]
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """All columns, those of the query's process first."""
-        return (*ADDED, *self.sent)
-
-    def index(self, column: str) -> int:
-        """The index of a sent column. KeyError if there is none of that name."""
-        return _INDEXES[self.name][column]
-
-
-ADDED = (
-    Column("session", "VARCHAR", "the name of the session, as `monarch ps` shows it"),
-    Column("host", "VARCHAR", "the host: its name, or the site of a worker"),
+from monarch._src.telemetry.sql.state.columns import (
+    ADDED,
+    MESH,
+    PLACE,
+    Column,
+    Place,
+    Source,
+    Table,
+    Type,
 )
+from monarch._src.telemetry.sql.state.history_tables import HISTORY_TABLES
 
-_MESH = (
-    Column("mesh_id", "UBIGINT", "the uid of the proc mesh"),
-    Column("mesh", "VARCHAR", "the name of the proc mesh; `client` for the client"),
-    Column("rank", "BIGINT", "the rank in the proc mesh; 0 for the client"),
-)
-_PLACE = Place("mesh_id", "mesh", "rank")
+__all__ = ["ADDED", "TABLES", "Column", "Place", "Source", "Table", "Type", "column_names"]
 
 HOSTS = Table(
     "hosts", "The hosts, each with its agent.", Source.AGENT, None,
     (
         Column("agent_pid", "BIGINT", "the pid of the host agent"),
+        Column("timestamp_us", "BIGINT", "the clock of the host when its agent answered"),
         Column("cores", "BIGINT", "the number of usable processors"),
         Column("meshes", "BIGINT", "the number of proc meshes with ranks there"),
         Column("procs", "BIGINT", "the number of ranks there"),
@@ -89,9 +37,9 @@ HOSTS = Table(
 )  # fmt: skip
 
 PROCS = Table(
-    "procs", "The ranks of all proc meshes, as `monarch ps` shows them.", Source.AGENT, _PLACE,
+    "procs", "The ranks of all proc meshes, as `monarch ps` shows them.", Source.AGENT, PLACE,
     (
-        *_MESH,
+        *MESH,
         Column("point_json", "VARCHAR", "the coordinates of the rank, a JSON object"),
         Column("pid", "BIGINT", "the pid; NULL before the process exists"),
         Column("state", "VARCHAR", "starting, idle, busy, paused, failed or stopped"),
@@ -102,6 +50,9 @@ PROCS = Table(
         Column("errors", "BIGINT", "the number of those that failed"),
         Column("busy_s", "DOUBLE", "seconds in which an endpoint ran"),
         Column("rss_bytes", "BIGINT", "resident memory; NULL if not known"),
+        Column("cpu_s", "DOUBLE", "seconds of processor time of its process; NULL if not known"),
+        Column("gpu_bytes", "BIGINT", "memory of its process on GPUs; NULL if it uses none"),
+        Column("gpu_percent", "BIGINT", "per cent of a GPU that it keeps busy; NULL if none"),
         Column("restarts", "BIGINT", "the number of restarts of the rank"),
         Column("failure", "VARCHAR", "why it failed; NULL if it has not"),
         Column("function", "VARCHAR", "the function that a paused rank is in; otherwise NULL"),
@@ -120,6 +71,7 @@ MESHES = Table(
         Column("full_name", "VARCHAR", "the name and the uid"),
         Column("shape_json", "VARCHAR", "labels and sizes of its dims, a JSON object"),
         Column("parent_mesh_id", "UBIGINT", "the proc mesh of an actor mesh; otherwise NULL"),
+        Column("parent_view_json", "VARCHAR", "its ranks of that mesh, a JSON object, if known"),
     ),
 )  # fmt: skip
 
@@ -128,6 +80,7 @@ ACTORS = Table(
     Place("proc_mesh_id", "proc_mesh", "proc_rank"),
     (
         Column("id", "UBIGINT", "a number for this actor"),
+        Column("timestamp_us", "BIGINT", "when it was made; NULL if that is forgotten"),
         Column("mesh_id", "UBIGINT", "the uid of its actor mesh, as in `meshes`"),
         Column("rank", "BIGINT", "its rank in the actor mesh"),
         Column("full_name", "VARCHAR", "the node, the name and the uid"),
@@ -144,18 +97,15 @@ ACTORS = Table(
     ),
 )  # fmt: skip
 
-MESSAGES = Table(
-    "messages", "Messages that an actor has received and not finished.", Source.PROCESSES, _PLACE,
+ATTRIBUTES = Table(
+    "attributes", "The attributes of live actors, as short texts; no code of theirs runs for it.",
+    Source.PROCESSES, PLACE,
     (
-        Column("id", "UBIGINT", "a number for this message at this rank"),
-        Column("timestamp_us", "BIGINT", "when a queued one arrived; NULL for an active one"),
-        Column("to_actor_id", "UBIGINT", "the `id` in `actors`"),
-        Column("endpoint", "VARCHAR", "the endpoint that it is for"),
-        Column("status", "VARCHAR", "queued or active"),
-        *_MESH,
+        *MESH,
         Column("actor", "VARCHAR", "the name of the actor"),
-        Column("sender", "VARCHAR", "the node that gets the answer, as `caller` in `calls`"),
-        Column("call", "BIGINT", "the number of the call, as in `calls`; NULL if nothing waits"),
+        Column("class", "VARCHAR", "its class, with the module"),
+        Column("name", "VARCHAR", "the name of the attribute"),
+        Column("text", "VARCHAR", "its value; of arrays and tensors the kind and shape"),
     ),
 )  # fmt: skip
 
@@ -182,9 +132,9 @@ CALLS = Table(
 
 ENDPOINTS = Table(
     "endpoints", "Counts of endpoints in each process, as `monarch.observe.metrics` sums them.",
-    Source.PROCESSES, _PLACE,
+    Source.PROCESSES, PLACE,
     (
-        *_MESH,
+        *MESH,
         Column("side", "VARCHAR", "`callee`, or `caller`"),
         Column("adverb", "VARCHAR", "how the caller called; NULL for the callee"),
         Column("target_mesh", "VARCHAR", "the proc mesh of the actor"),
@@ -205,9 +155,9 @@ ENDPOINTS = Table(
 
 SPANS = Table(
     "span_counts", "Counts of the spans of programs (`span`, `traced`) in each process.",
-    Source.PROCESSES, _PLACE,
+    Source.PROCESSES, PLACE,
     (
-        *_MESH,
+        *MESH,
         Column("actor", "VARCHAR", "the name of the actor; NULL outside actors"),
         Column("class", "VARCHAR", "its class; NULL outside actors"),
         Column("endpoint", "VARCHAR", "the endpoint that ran; NULL outside endpoints"),
@@ -221,12 +171,16 @@ SPANS = Table(
     ),
 )  # fmt: skip
 
-_METRIC = (
+_INSTRUMENT = (
     Column("name", "VARCHAR", "the name of the instrument"),
     Column("timestamp_us", "BIGINT", "when the process answered"),
+    Column("start_timestamp_us", "BIGINT", "when the process began to count"),
     Column("scope_name", "VARCHAR", "`monarch`, the name of the meter"),
     Column("unit", "VARCHAR", "as created"),
-    Column("temporality", "VARCHAR", "`cumulative`: values since the first one"),
+)
+_METRIC = (
+    *_INSTRUMENT,
+    Column("temporality", "VARCHAR", "`cumulative`: values since the process began"),
 )
 _LABELS = (
     Column("attributes_json", "VARCHAR", "attributes as texts, a JSON object"),
@@ -234,49 +188,83 @@ _LABELS = (
 )
 
 METRIC_SUMS = Table(
-    "metric_sums", "Counters of programs (`get_meter`) in each process.", Source.PROCESSES, _PLACE,
+    "metric_sums", "Counters of programs (`get_meter`) and of endpoints, in each process.",
+    Source.PROCESSES, PLACE,
     (
         *_METRIC,
         Column("is_monotonic", "BOOLEAN", "false for an up-down counter"),
         *_LABELS,
-        Column("sum_f64", "DOUBLE", "the sum of the finite values"),
-        *_MESH,
+        Column("sum_f64", "DOUBLE", "the sum of the finite values; NULL for integers"),
+        Column("sum_i64", "BIGINT", "always NULL"),
+        Column("sum_u64", "UBIGINT", "the sum of one of Monarch's own counters"),
+        *MESH,
+        Column("actor", "VARCHAR", "the name of the actor; NULL outside actors"),
+    ),
+)  # fmt: skip
+
+METRIC_GAUGES = Table(
+    "metric_gauges", "Last values: gauges of programs (`get_meter`), and queues of actors.",
+    Source.PROCESSES, PLACE,
+    (
+        *_INSTRUMENT,
+        *_LABELS,
+        Column("value_f64", "DOUBLE", "the last finite value; NULL for integers"),
+        Column("value_i64", "BIGINT", "always NULL"),
+        Column("value_u64", "UBIGINT", "the value of one of Monarch's own gauges"),
+        *MESH,
         Column("actor", "VARCHAR", "the name of the actor; NULL outside actors"),
     ),
 )  # fmt: skip
 
 METRIC_HISTOGRAMS = Table(
-    "metric_histograms", "Histograms of programs (`get_meter`) in each process.",
-    Source.PROCESSES, _PLACE,
+    "metric_histograms", "Histograms of programs (`get_meter`) and of endpoints, in each process.",
+    Source.PROCESSES, PLACE,
     (
         *_METRIC,
         *_LABELS,
         Column("count", "UBIGINT", "the number of finite values"),
         Column("sum_f64", "DOUBLE", "their sum"),
-        Column("min_f64", "DOUBLE", "the smallest; NULL without values"),
+        Column("sum_i64", "BIGINT", "always NULL"),
+        Column("sum_u64", "UBIGINT", "always NULL"),
+        Column("min_f64", "DOUBLE", "the smallest; NULL without values, or if not known"),
+        Column("min_i64", "BIGINT", "always NULL"),
+        Column("min_u64", "UBIGINT", "always NULL"),
         Column("max_f64", "DOUBLE", "the largest; NULL without values"),
+        Column("max_i64", "BIGINT", "always NULL"),
+        Column("max_u64", "UBIGINT", "always NULL"),
         Column("bounds_json", "VARCHAR", "upper bounds of buckets that have values, a JSON array"),
         Column("bucket_counts_json", "VARCHAR", "the number of values in each, a JSON array"),
-        *_MESH,
+        *MESH,
         Column("actor", "VARCHAR", "the name of the actor; NULL outside actors"),
     ),
 )  # fmt: skip
 
+SETTINGS = Table(
+    "settings", "The settings (`monarch.config`) in force in each process.", Source.PROCESSES,
+    PLACE,
+    (
+        *MESH,
+        Column("name", "VARCHAR", "the name of the setting"),
+        Column("value", "VARCHAR", "its value, a JSON value"),
+        Column("source", "VARCHAR", "default, environment, runtime or derived"),
+    ),
+)  # fmt: skip
+
 LOG_LINES = Table(
-    "log_lines", "The last lines that ranks have written, a bounded number.", Source.AGENT, _PLACE,
+    "log_lines", "The last lines that ranks have written, a bounded number.", Source.AGENT, PLACE,
     (
         Column("number", "BIGINT", "counts the lines of the host"),
         Column("timestamp_us", "BIGINT", "when the host agent read it"),
-        *_MESH,
+        *MESH,
         Column("stream", "VARCHAR", "stdout or stderr"),
         Column("text", "VARCHAR", "the line"),
     ),
 )  # fmt: skip
 
 FRAMES = Table(
-    "frames", "The stacks of ranks, read by py-spy while the query runs.", Source.STACKS, _PLACE,
+    "frames", "The stacks of ranks, read by py-spy while the query runs.", Source.STACKS, PLACE,
     (
-        *_MESH,
+        *MESH,
         Column("activity", "VARCHAR", "the position in words, such as `in Trainer.step` or `idle`"),
         Column("thread", "VARCHAR", "the thread, `MainThread` for the main one; NULL if not read"),
         Column("depth", "BIGINT", "counts the frames of a thread from 0, the outermost"),
@@ -290,15 +278,10 @@ FRAMES = Table(
 TABLES: Mapping[str, Table] = {
     table.name: table
     for table in (
-        HOSTS, PROCS, MESHES, ACTORS, CALLS, MESSAGES, ENDPOINTS, SPANS, METRIC_SUMS,
-        METRIC_HISTOGRAMS, LOG_LINES, FRAMES,
+        HOSTS, PROCS, MESHES, ACTORS, ATTRIBUTES, CALLS, ENDPOINTS, SPANS, METRIC_SUMS,
+        METRIC_GAUGES, METRIC_HISTOGRAMS, SETTINGS, LOG_LINES, FRAMES, *HISTORY_TABLES,
     )
 }  # fmt: skip
-
-_INDEXES = {
-    name: {column.name: index for index, column in enumerate(table.sent)}
-    for name, table in TABLES.items()
-}
 
 
 def column_names(columns: Sequence[Column]) -> list[str]:

@@ -1,20 +1,19 @@
-"""Connect a terminal or a debug adapter to the host agent of a session, from outside the session.
+"""Connect a program outside a session, such as a terminal, to the host agent of the session.
 
-Runs in: the command line; one thread, which blocks.
+Runs in: the command line and the admin server; one thread at a time, which blocks.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from monarch._src.debug.agent_connection import Answer, BridgeListener, MakeRequest, Place
 from monarch._src.errors import DebugError
 from monarch._src.net.observer import AgentLink
-from monarch._src.session.directories import Session, name_of
+from monarch._src.session.directories import Session, named, short_name
 from monarch._src.wire.messages import (
     BridgeAnswered,
     BridgeBytes,
@@ -31,14 +30,12 @@ def choose_session(live: Sequence[Session], which: str) -> Session:
     Raises:
         DebugError: no session matches, or several do.
     """
-    named = name_of(Path(which)) if which else ""
-    exact = [one for one in live if which and one.name == named]
-    found = exact or [one for one in live if one.name.startswith(named)]
+    found = named(which, live) if which else list(live)
     if len(found) == 1:
         return found[0]
     if not live:
         raise DebugError("you have no sessions on this machine")
-    names = ", ".join(one.name for one in found or live)
+    names = ", ".join(short_name(one) for one in found or live)
     if not which:
         problem = "several sessions are running; name one"
     elif found:
@@ -122,7 +119,7 @@ class TerminalConnection:
             raise self._has_ended() from None
         if isinstance(message, Refused):
             raise DebugError(
-                f"session {self._session.name} runs another version of monarch; use the `monarch` "
+                f"{self._session.label} runs another version of monarch; use the `monarch` "
                 "command of its environment"
             )
         if isinstance(message, (BridgeBytes, BridgeClosed)):
@@ -138,9 +135,7 @@ class TerminalConnection:
         return message
 
     def _has_ended(self) -> DebugError:
-        return DebugError(
-            f"session {self._session.name} has ended; `monarch ps` lists live sessions"
-        )
+        return DebugError(f"{self._session.label} has ended; `monarch ps` lists live sessions")
 
     def pending(self) -> bool:
         """Whether a message from the agent can be received without blocking."""

@@ -11,10 +11,26 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from monarch.observe import OutputLine
+
+class FoldedLine(Protocol):
+    """The attributes of a line that decide its fold, as those of `OutputLine`."""
+
+    @property
+    def mesh(self) -> str: ...
+    @property
+    def mesh_uid(self) -> str: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def point(self) -> dict[str, int]: ...
+    @property
+    def stream(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def origin(self) -> int: ...
 
 
 @dataclass
@@ -43,12 +59,12 @@ class OutputFolder:
     def __len__(self) -> int:
         return len(self._folds)
 
-    def add(self, lines: Iterable[OutputLine]) -> None:
+    def add(self, lines: Iterable[FoldedLine]) -> None:
         """Take lines in; those of one rank in the order it wrote them."""
         for line in lines:
             self._add(line)
 
-    def _add(self, line: OutputLine) -> None:
+    def _add(self, line: FoldedLine) -> None:
         key = (line.mesh_uid, line.stream, line.text, line.origin)
         rank = (line.mesh_uid, line.rank)
         numbers = self._numbers.setdefault(key, [])
@@ -111,3 +127,17 @@ def by_rank(folds: Iterable[Fold]) -> list[Fold]:
             taken.append(fold)
     end_stretch()
     return taken
+
+
+def timed_folds(lines: Iterable[tuple[FoldedLine, float]]) -> list[tuple[Fold, list[float]]]:
+    """The folds of lines that have times; each with the times of its lines, in their order."""
+    folder = OutputFolder()
+    times: dict[tuple[str, tuple[tuple[str, int], ...]], deque[float]] = {}  # by rank
+    for line, at in lines:
+        times.setdefault((line.mesh_uid, tuple(line.point.items())), deque()).append(at)
+        folder.add([line])
+    # The folder keeps the order of each rank's lines, so their times stay in order too.
+    return [
+        (fold, [times[fold.mesh_uid, tuple(one.items())].popleft() for one in fold.points])
+        for fold in folder.take_all()
+    ]

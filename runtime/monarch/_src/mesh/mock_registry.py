@@ -1,0 +1,57 @@
+"""What tests put in place of actor classes, by class; it goes along with every spawn.
+
+Runs in: any process that spawns. A process that has received mocks goes on using them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+from monarch._src.actor.errors.remote import ship
+
+T = TypeVar("T")
+_registries: list[MockRegistry[Any]] = []
+# By the name of the registry, whose module a rank may import only later.
+_received: dict[str, dict[type, Any]] = {}
+
+
+class MockRegistry(Generic[T]):
+    """The mocks of one kind in this process. `name`: the same in all processes."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._set_here: dict[type, T] = {}
+        self._received: dict[type, T] = _received.setdefault(name, {})
+        _registries.append(self)
+
+    def __bool__(self) -> bool:
+        """Whether there is any mock."""
+        return bool(self._set_here or self._received)
+
+    def get(self, Class: type) -> T | None:
+        """The mock of a class; None without one."""
+        found = self._set_here.get(Class)
+        return self._received.get(Class) if found is None else found
+
+    def set(self, Class: type, mock: T | None) -> T | None:
+        """Set the mock of a class here, or take it back (None); returns the one before."""
+        before = self._set_here.pop(Class, None)
+        if mock is not None:
+            self._set_here[Class] = mock
+        return before
+
+    def __reduce__(self) -> tuple[Any, tuple[str, list[tuple[type, T]]]]:
+        return _receive, (self._name, list(self._set_here.items()))
+
+    def payload(self) -> list[bytes]:
+        """The mocks that were set here, pickled; unpickling them sets them in another process."""
+        return [bytes(ship(self).body)] if self._set_here else []
+
+
+def _receive(name: str, mocks: list[tuple[type, Any]]) -> None:
+    _received.setdefault(name, {}).update(mocks)
+
+
+def mock_payloads() -> list[bytes]:
+    """The mocks of all kinds, to go along with a spawn."""
+    return [data for registry in _registries for data in registry.payload()]

@@ -1,0 +1,104 @@
+"""A job that keeps history: its programs ask about the past, as Monarch's do."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from monarch.actor import Actor, endpoint
+from monarch.config import clear_runtime_config, get_runtime_config
+from monarch.job import LocalJob, TelemetryConfig
+from monarch.observe import Profile, record
+from tests.workers import PATIENCE_S
+
+pytestmark = pytest.mark.slow
+
+
+class Worker(Actor):
+    """Answers."""
+
+    @endpoint
+    def step(self) -> int:
+        return 1
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_kept_afterwards() -> Iterator[None]:
+    yield
+    record(0, timeout=PATIENCE_S)
+    clear_runtime_config()
+
+
+def test_a_job_keeps_history_from_its_state_on(tmp_path: Path) -> None:
+    job = LocalJob().enable_telemetry(TelemetryConfig(retention_secs=600))
+    state = job.state(tmp_path / "job")
+    procs = state.hosts.spawn_procs({"gpus": 2}, name="trainers")
+    procs.spawn("worker", Worker).step.call().get()
+    expected = {"rows": [{"endpoint": "step", "n": 2}]}
+    sql = "SELECT endpoint, count(*) AS n FROM messages WHERE mesh = 'trainers' GROUP BY endpoint"
+    assert state.query_engine_client.query(sql, PATIENCE_S) == expected
+    assert job.telemetry_query_client().query(sql, PATIENCE_S) == expected
+    assert get_runtime_config()["telemetry_retention"] == 600.0
+    procs.stop().get()
+    job.kill()
+
+
+def test_a_job_serves_the_dashboard_of_its_session(tmp_path: Path) -> None:
+    config = TelemetryConfig(include_dashboard=True, dashboard_port=0)
+    job = LocalJob().enable_telemetry(config)
+    state = job.state(tmp_path / "job")
+    assert state.dashboard_url is not None
+    page, _, token = state.dashboard_url.partition("?token=")
+    cookies = urllib.request.HTTPCookieProcessor()
+    opened = urllib.request.build_opener(cookies).open(state.dashboard_url, timeout=PATIENCE_S)
+    with opened:
+        assert opened.url == page
+        assert b"dashboard_page.js" in opened.read()
+    assert token in [cookie.value for cookie in cookies.cookiejar]
+    job.kill()
+
+
+def test_telemetry_may_be_enabled_after_the_state(tmp_path: Path) -> None:
+    job = LocalJob()
+    state = job.state(tmp_path / "job")
+    procs = state.hosts.spawn_procs({"gpus": 1}, name="trainers")
+    worker = procs.spawn("worker", Worker)
+    worker.step.call().get()
+    assert job.enable_telemetry(retention_secs=60, rows=10) is job
+    worker.step.call().get()
+    rows = job.telemetry_query_client().query("SELECT count(*) AS n FROM messages", PATIENCE_S)
+    assert rows == {"rows": [{"n": 1}]}
+    procs.stop().get()
+    job.kill()
+
+
+def test_the_record_of_a_job_does_not_have_its_telemetry(tmp_path: Path) -> None:
+    job = LocalJob().enable_telemetry()
+    job.dump(tmp_path / "job")
+    assert "telemetry" not in (tmp_path / "job").read_text()
+
+
+def test_a_profile_of_a_job_is_handed_over_when_it_is_ready(tmp_path: Path) -> None:
+    job = LocalJob()
+    job.state(tmp_path / "job")
+    written: list[Path] = []
+
+    def export(ready: Profile) -> None:
+        written.append(ready.export_perfetto_trace(tmp_path / "trace"))
+
+    with job.profile(on_trace_ready=export):
+        pass
+    assert [path.exists() for path in written] == [True]
+    job.kill()
+
+
+def test_wrong_options_are_refused() -> None:
+    with pytest.raises(ValueError, match="retention_secs=-1"):
+        TelemetryConfig(retention_secs=-1)
+    with pytest.raises(TypeError, match="give a TelemetryConfig or retention_secs, not both"):
+        LocalJob().enable_telemetry(TelemetryConfig(), retention_secs=5)
+    with pytest.raises(ValueError, match="dashboard_port=70000"):
+        TelemetryConfig(include_dashboard=True, dashboard_port=70000)
