@@ -48,8 +48,11 @@ class Accepted:
         self._names = Names()
         self.ends: dict[str, End] = {}
 
-    def end_of(self, route: bytes, frames: list[Buffer], part: Any) -> End:
+    def end_of(self, route: bytes, frames: list[Buffer], part: Any) -> End | None:
         """The end of the link with that route; a hello may begin another one.
+
+        None: drop the message. It is of a link of that peer, was queued when an earlier connection
+        broke, and comes before the hello of this one.
 
         Raises:
             NotHeardError: the peer has sent no hello, or may not use the name in it.
@@ -61,10 +64,16 @@ class Accepted:
             except FrameError as error:
                 raise NotHeardError(str(error), self._facts(part)) from None
             if isinstance(message, LinkHello):
-                end = self._on_hello(route, message, part)
-        if end is None:
-            raise NotHeardError("it has sent no hello", self._facts(part))
+                return self._on_hello(route, message, part)
+            if end is None and not self._is_left_over(message.session, part):
+                raise NotHeardError("it has sent no hello", self._facts(part))
         return end
+
+    def _is_left_over(self, session: int, part: Any) -> bool:
+        """Whether a message without a hello is of a link of its sender."""
+        mark = who_sent(part)[1] if self._has_gate else ""
+        ours = (end for end in self.ends.values() if end.mark == mark)
+        return session != 0 and any(end.link.session == session for end in ours)
 
     def _facts(self, part: Any) -> dict[str, str]:
         """The known identity of the sender of that frame."""
@@ -98,7 +107,7 @@ class Accepted:
         if end.route != route:
             if end.route is not None:
                 self._routes.pop(end.route, None)
-            end.route = route
+            end.route, end.is_connected = route, True
             self._routes[route] = end
         return end
 

@@ -40,6 +40,7 @@ class End:
         self.route: bytes | None = None  # of an accepted peer
         self.socket: Any = None  # of a dialled one
         self.monitor: Any = None
+        self.is_connected = False  # as far as this process knows
         self.address = ""
         self.failed_handshakes = 0
         self.is_anybody = False  # dialled without a name, and the peer has not sent one yet

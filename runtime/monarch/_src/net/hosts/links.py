@@ -242,10 +242,10 @@ class Links:
 
     def _send(self, end: End, frames: Sequence[Buffer]) -> bool:
         """Give ZeroMQ these frames; False if there is no connection."""
-        socket = self._listener.socket if end.socket is None else end.socket
-        if end.socket is None and end.route is None:
+        if not end.is_connected:
             return False
-        sent = sent_off(socket, end.route if end.socket is None else None, frames)
+        socket = self._listener.socket if end.socket is None else end.socket
+        sent = sent_off(socket, end.route, frames)
         self._poll.used(socket)
         return sent
 
@@ -383,7 +383,8 @@ class Links:
             self._drop(str(error), **error.facts)
             if error.session:
                 self._listener.tell(route, error.refusal(self.node))
-        else:
+            return
+        if end is not None:
             self._on_frames(end, frames)
 
     # --- events of the transport ------------------------------------------------------------------

@@ -2,6 +2,9 @@
 
 Runs in: any process that dials beyond its host, under the lock of its links.
 Owns: a socket and a monitor for each end that is not final, until its last message has left.
+Invariants: a socket gets messages only while its end is connected. ZeroMQ keeps those that have not
+left when the connection breaks, and sends them first by the next one: at most a window of messages
+and some hellos, which the listener drops as leftovers.
 """
 
 from __future__ import annotations
@@ -57,8 +60,10 @@ class Dialled:
         for event in events_of(end.monitor):
             kind = event["event"]
             if kind == zmq.Event.HANDSHAKE_SUCCEEDED:
+                end.is_connected = True
                 self._connection(end, True)
             elif kind == zmq.Event.DISCONNECTED:
+                end.is_connected = False
                 self._connection(end, False)
             elif kind == zmq.Event.HANDSHAKE_FAILED_AUTH and not end.link.is_final:
                 mark = fingerprint(self._keys.public) if self._keys else "none"
@@ -103,15 +108,22 @@ class Dialled:
     def leave_ended(self) -> None:
         """Close the sockets of ends that are final, once their last message has left."""
         for end in self.ends.values():
-            if end.link.is_final and end.socket is not None:
-                end.socket.disable_monitor()  # or ZeroMQ's thread waits for a reader for ever
-                self._poll.leave(0, end.monitor)
-                self._poll.leave(FAREWELL_S, end.socket)
-                end.monitor = end.socket = None
+            if end.link.is_final:
+                self._leave(end)
 
     def close(self) -> None:
-        """Forget all ends; `Links.close` closes their sockets."""
+        """Close all sockets, and forget all ends."""
         for end in self.ends.values():
-            if end.socket is not None:
-                end.socket.disable_monitor()
+            self._leave(end)
         self.ends.clear()
+
+    def _leave(self, end: End) -> None:
+        if end.socket is None:
+            return
+        self._events(end)  # it may have been disconnected
+        end.socket.disable_monitor()  # or ZeroMQ's thread waits for a reader for ever
+        self._poll.leave(0, end.monitor)
+        # Without a connection, ZeroMQ would wait for the next one to send what is left.
+        self._poll.leave(FAREWELL_S if end.is_connected else 0, end.socket)
+        end.monitor = end.socket = None
+        end.is_connected = False

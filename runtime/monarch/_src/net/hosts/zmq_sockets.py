@@ -58,9 +58,9 @@ def dialling(
     context: zmq.Context[Any], address: Address, heartbeat_s: float, keys: Keys | None
 ) -> Any:
     """A socket for a link to a node that listens there, still to be connected."""
+    # Without ZMQ_IMMEDIATE, with which libzmq up to 4.3.5 removes the queue of a connection that
+    # breaks while its reader is between two parts of a message, and then aborts the process.
     socket = _new_socket(context, zmq.DEALER, address, heartbeat_s)
-    # Send only into established connections: messages queued for a later one would come twice.
-    socket.setsockopt(zmq.IMMEDIATE, 1)
     socket.setsockopt(zmq.RECONNECT_IVL, 50)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
     socket.setsockopt(zmq.CONNECT_TIMEOUT, 2000)
