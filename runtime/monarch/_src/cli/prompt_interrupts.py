@@ -4,18 +4,25 @@ CPython's signal handler only sets a flag. Running Python code checks the flag, 
 call that the signal interrupts. A signal between the last check and the start of the read
 interrupts nothing, so the prompt would wait for a key with the flag set.
 
+A terminal discards typed keys at Ctrl-C. If readline has just seen that there is a key, it then
+waits for one in a loop that checks no flag. So the terminal keeps them in this context (`NOFLSH`);
+the line that they belong to is discarded anyway.
+
 Runs in: the command line. A thread reads each Ctrl-C from the wake-up descriptor and interrupts the
 main thread's read with SIGURG, several times.
-Invariants: the handler of SIGURG does nothing; the earlier handlers are restored at the end.
+Invariants: the handler of SIGURG does nothing; the earlier handlers and the earlier mode of the
+terminal are restored at the end.
 """
 
 from __future__ import annotations
 
 import signal
 import socket
+import sys
+import termios
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 WAKE_SIGNAL = signal.SIGURG  # ignored by default
@@ -47,7 +54,8 @@ def prompt_interrupts() -> Generator[None]:
     old_fd = signal.set_wakeup_fd(writes.fileno(), warn_on_full_buffer=False)
     thread.start()
     try:
-        yield
+        with _keys_kept_at_interrupts():
+            yield
     finally:
         over.set()
         signal.set_wakeup_fd(old_fd)
@@ -55,6 +63,24 @@ def prompt_interrupts() -> Generator[None]:
         thread.join()
         reads.close()
         signal.signal(WAKE_SIGNAL, old_handler)
+
+
+@contextmanager
+def _keys_kept_at_interrupts() -> Generator[None]:
+    """Set `NOFLSH` of the terminal that is standard input, if it is one."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    fd = sys.stdin.fileno()
+    before = termios.tcgetattr(fd)
+    kept = list(before)
+    kept[3] |= termios.NOFLSH  # the local modes
+    termios.tcsetattr(fd, termios.TCSANOW, kept)
+    try:
+        yield
+    finally:
+        with suppress(termios.error):  # the terminal is closed
+            termios.tcsetattr(fd, termios.TCSANOW, before)
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
