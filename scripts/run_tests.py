@@ -120,7 +120,7 @@ def run_pytest(run: Run, given: Sequence[str], done: frozenset[str], out: IO[str
     shown = " ".join(["pytest", *run.options, *run.paths])
     out.write(f"== {shown}\n")
     out.flush()
-    with tempfile.TemporaryDirectory(prefix="monarch-tests-") as folder:
+    with tempfile.TemporaryDirectory(prefix="tests-") as folder:
         record, left_out = Path(folder, "record"), Path(folder, "done")
         record.touch()
         left_out.write_text(json.dumps(sorted(done)))

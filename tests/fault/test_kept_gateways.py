@@ -12,9 +12,10 @@ import psutil
 import pytest
 
 from monarch._src.net.hosts import keys
+from monarch._src.session.reap import reap
 from monarch.actor import attach as attach_through
 from monarch.actor import attach_to_workers, shutdown_context
-from monarch.session import attach, detach, reap
+from monarch.session import attach, detach
 from tests.audits import audited
 from tests.fault.keepers import Keeper, info, keeper, kept_name
 from tests.integration.programs import watched
@@ -124,7 +125,7 @@ def test_what_is_left_of_it_is_ended_through_the_gateway(
     shutdown_context()
     before = site.tunnelled()
     assert all(psutil.pid_exists(pid) for pid in pids)
-    assert not reap().complaints
+    assert not reap([str(own_base_directory)]).complaints
     assert not any(psutil.pid_exists(pid) for pid in pids)
     assert site.tunnelled() == before + 1
     assert are_free(site)

@@ -16,6 +16,7 @@ import pytest
 from monarch._src.actor.future import Future
 from monarch._src.net.hosts import keys
 from monarch._src.session.keep import KeptSession
+from monarch._src.session.reap import reap
 from monarch._src.wire.ids import AGENT
 from monarch._src.wire.messages import AskKnown, Message
 from monarch.actor import (
@@ -25,7 +26,7 @@ from monarch.actor import (
     shutdown_context,
     this_host,
 )
-from monarch.session import SessionError, attach, detach, reap
+from monarch.session import SessionError, attach, detach
 from tests.conftest import Faults
 from tests.fault.keepers import (
     ATTACHES,
@@ -315,7 +316,7 @@ def test_what_an_agent_leaves_that_is_killed_is_ended_by_reap(
         processes.wait_all_ended()
     shutdown_context()  # what sweeps directories leaves this one alone
     assert all(psutil.pid_exists(pid) for pid in pids)
-    assert not reap().complaints
+    assert not reap([str(own_base_directory)]).complaints
     assert not any(psutil.pid_exists(pid) for pid in pids)
     assert all(is_free(one) for one in two)
 

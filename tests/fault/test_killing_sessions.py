@@ -282,6 +282,21 @@ def test_a_directory_that_no_agent_ever_took_is_removed(
     assert not directory.exists()
 
 
+def test_a_directory_of_another_program_is_kept_though_its_name_is_like_a_sessions(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    directory = tmp_path / "monarch-data"
+    directory.mkdir(mode=0o700)
+    (directory / "weights").write_text("of a month")
+    monkeypatch.setattr(directories, "STARTING_S", -1.0)
+    where = ["--in", str(tmp_path)]
+    assert main(["ps", *where]) == 0
+    assert capsys.readouterr().out == "you have no sessions on this machine\n"
+    assert main(["kill", *where, "--orphans"]) == 0
+    assert main(["reap", *where]) == 0
+    assert (directory / "weights").read_text() == "of a month"
+
+
 # --- the agent, told to end -----------------------------------------------------------------------
 
 

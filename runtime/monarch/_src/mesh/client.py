@@ -162,7 +162,7 @@ class ClientSession:
 
     def _last_log_line(self) -> str:
         try:
-            lines = (self.directory / "agent.log").read_text(errors="replace").splitlines()
+            lines = (self.directory / sessions.AGENT_LOG).read_text(errors="replace").splitlines()
         except OSError:
             return ""
         return lines[-1] if lines else ""
@@ -313,7 +313,7 @@ def _launch(directory: Path, client: str, environment: dict[str, str]) -> AgentP
     # The client goes on while the agent starts Python; the agent connects once it is up.
     env = {**environment, CHILD_VARIABLE: str(directory)}
     arguments = [str(directory), client, str(os.getpid()), _ROOT]
-    with open(directory / "agent.log", "ab") as agent_log:
+    with open(directory / sessions.AGENT_LOG, "ab") as agent_log:
         child = subprocess.Popen(
             undebugged([sys.executable, "-c", _PROGRAM, *arguments]),
             stdin=subprocess.DEVNULL,

@@ -12,11 +12,13 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 PREFIX = "monarch-"
 GONE = ".gone"  # ends the name of a directory that is being removed
 LOCK = "lock"
+AGENT_LOG = "agent.log"
 AWAY = "away"  # lists what other hosts keep of the session; the directory stays until it has ended
 _LONGEST = 103 - len("/client-0123456789abcdef.sock")  # macOS: sun_path has 104 bytes
 _IN_MEMORY = "/dev/shm"
@@ -110,6 +112,21 @@ def is_held(directory: Path) -> bool | None:
         return False
     finally:
         os.close(fd)
+
+
+def may_start(directory: Path) -> bool:
+    """Whether a directory without an agent holds no more than a session that is starting does.
+
+    If not, it belongs to some other program, and only its name is like that of a session.
+    """
+    with suppress(OSError), os.scandir(directory) as entries:
+        return all(
+            entry.name == AGENT_LOG
+            or entry.name.startswith(LOCK)
+            or stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode)
+            for entry in entries
+        )
+    return False
 
 
 def _made_at(path: Path) -> float:

@@ -129,6 +129,8 @@ def look_at(directory: Path) -> Session | None:
     # In this order: an agent that begins in between appears as starting, not as gone.
     held = directories.is_held(directory)
     said = record.read(directory)
+    if held is None and not directories.may_start(directory):
+        return None
     if held is None or (held and said is None):
         state = "starting"
     elif not held:
