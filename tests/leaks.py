@@ -7,7 +7,7 @@ Owns: nothing. Looks at five things that outlive the code that made them:
                   that was orphaned, or left its session, still has it, and others' agents do not
     threads       that keep the interpreter alive, or that the runtime made (`monarch-...`)
     descriptors   counted by kind, since numbers are used again
-    segments      files in /dev/shm that no process of somebody else has mapped
+    segments      files of this user in /dev/shm that no process of another program has mapped
     directories   of sessions, with their sockets and boards
 
 What is on its way out is waited for (processes on pidfds, threads by join), up to a bound.
@@ -123,7 +123,7 @@ def leaks(before: Holdings, patience_s: float = PATIENCE_S) -> list[str]:
         lines.append(f"the session directory {path}, with {held} in it")
         shutil.rmtree(path, ignore_errors=True)
     for path in sorted(now.segments - before.segments):
-        if not _used_by_others(path):
+        if _may_be_ours(path) and not _used_by_others(path):
             lines.append(f"the shared-memory segment {path}")
             path.unlink(missing_ok=True)
     return lines
@@ -191,6 +191,17 @@ def _descriptor_line(kind: str, more: int, before: Holdings, now: Holdings) -> s
     new = [n for n, what in now.descriptors.items() if before.descriptors.get(n) != what]
     numbers = ", ".join(sorted((n for n in new if now.descriptors[n] == kind), key=int))
     return f"{more} open descriptor{'s' if more > 1 else ''} of {kind} (number {numbers})"
+
+
+def _may_be_ours(segment: Path) -> bool:
+    """Whether it still exists, and belongs to this user.
+
+    A semaphore of another program's multiprocessing has a name for a moment only.
+    """
+    try:
+        return segment.stat().st_uid == os.getuid()
+    except OSError:
+        return False
 
 
 def _used_by_others(segment: Path) -> bool:

@@ -220,6 +220,26 @@ def test_a_segment_that_a_stranger_has_mapped_is_the_strangers() -> None:
     assert lines == [f"1 open descriptor of pipe (number {lifeline})"]
 
 
+def test_a_segment_that_lost_its_name_meanwhile_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As the semaphores of another program's multiprocessing do.
+    before, segment = Holdings.now(), Path("/dev/shm/sem.mt-of-a-moment")
+    with monkeypatch.context() as patch:
+        patch.setattr("tests.leaks.segments", lambda: [*before.segments, segment])
+        assert leaks(before, patience_s=0.0) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+def test_a_segment_of_another_user_is_not_ours() -> None:
+    before, segment = Holdings.now(), Path("/dev/shm/mt-of-another")
+    segment.write_bytes(b"some")
+    try:
+        os.chown(segment, 65534, 65534)
+        assert leaks(before, patience_s=0.0) == []
+        assert segment.exists()
+    finally:
+        segment.unlink()
+
+
 def test_a_session_of_a_program_with_another_environment_is_no_segment() -> None:
     before = Holdings.now()
     with tempfile.TemporaryDirectory(prefix=sessions.PREFIX, dir="/dev/shm"):

@@ -112,6 +112,16 @@ def test_a_line_that_was_begun_is_a_line_once_its_rank_has_answered(rank: Rank) 
     assert rank.lines() == [(STDERR, "begun by C"), (STDERR, "of the next call")]
 
 
+def test_a_line_that_c_has_begun_ends_also_while_the_agent_reads_on_and_on(rank: Rank) -> None:
+    tally = rank.agent.streams[0].tally
+    for text in ("first", "second", "third"):
+        os.write(rank.fds[0], text.encode())
+        tally.begin()  # the agent is held up in a read
+        assert rank.answers() == WROTE
+        tally.end(0)
+        assert rank.lines() == [(STDOUT, text)]
+
+
 def test_a_whole_line_is_not_followed_by_an_empty_one(rank: Rank) -> None:
     print("whole", file=rank.texts[0])
     os.write(rank.fds[0], b"whole too\n")

@@ -101,11 +101,11 @@ class Written:
         by_python = sum([file.nbytes for file in self.files])
         total = self._total()
         by_others = None if total is None else total - by_python
-        if by_python != self._by_python or by_others != self._by_others or total is None:
+        by_others_too = by_others is None or by_others != self._by_others
+        if by_python != self._by_python or by_others_too:
             self._change()
-            blindly = by_others != self._by_others
             for file in self.files:
-                file.cut(blindly=blindly)
+                file.cut(blindly=by_others_too)
             self._by_python = sum([file.nbytes for file in self.files])
             self._by_others = by_others
         return self._tell(to)
