@@ -60,9 +60,11 @@ def test_a_terminal_lists_casts_and_lets_go(
     assert "workers[gpus=1..3]  steppers  Stepper.step" in out
     assert "2 ranks: workers[gpus=1], workers[gpus=2]\n    10" in out
     assert "1 rank: workers[gpus=3]\n    5" in out
-    status, out, err = debug("continue steppers ranks(1:3)", "continue", "help")
+    status, out, err = debug(
+        "continue steppers 1", "continue steppers ranks(2:3)", "continue", "help"
+    )
     assert (status, err) == (0, "")
-    assert out.startswith("resumed 2 ranks\nresumed 1 rank\nlist ")
+    assert out.startswith("resumed 1 rank\n" * 3 + "list ")
     assert answer.get(timeout=PATIENCE_S).values() == [110] * 4
 
 
@@ -202,6 +204,8 @@ def test_what_cannot_be_done_is_said_and_told_by_the_status(
         ("cast steppers ranks(1)", "cast needs a command"),
         ("cast steppers ranks(x) p 1", "'x' selects no ranks"),
         ("cast steppers ranks(1) p 1", "no rank of steppers ranks(1) is paused"),
+        ("continue steppers 1 2 3", "'1 2 3' selects no ranks"),
+        ("continue steppers rank(1)", "'rank(1)' selects no ranks"),
         ("post-mortem", "write `post-mortem on` or"),
         ("dance", "unknown command 'dance'"),
     ):

@@ -131,8 +131,7 @@ class _Prompt:
         print(HELP)
 
     def _attach(self, rest: str) -> None:
-        name, _, ranks = rest.partition(" ")
-        found = self._paused(parse_ranks(ranks, name))
+        found = self._paused(_selection(rest))
         if len(found) != 1:
             known = ", ".join(one.name for one in found[:4])
             raise DebugError(
@@ -151,7 +150,7 @@ class _Prompt:
         print(self._debugger.cast(self._paused_or_error(selection), command))
 
     def _continue(self, rest: str) -> None:
-        found = self._paused_or_error(_target(rest)[0]) if rest else self._paused(Selection())
+        found = self._paused_or_error(_selection(rest)) if rest else self._paused(Selection())
         replies = self._debugger.resume(found)
         refused = Replies(reply for reply in replies if reply.problem)
         resumed = len(replies) - len(refused)
@@ -173,6 +172,12 @@ class _Prompt:
         if not found:
             raise DebugError(f"no rank of {selection} is paused; `list` shows paused ranks")
         return found
+
+
+def _selection(text: str) -> Selection:
+    """Parse `trainers`, `trainers 3` or `trainers ranks(0:4)`."""
+    name, _, ranks = text.partition(" ")
+    return parse_ranks(ranks, name)
 
 
 def _target(text: str) -> tuple[Selection, str]:
