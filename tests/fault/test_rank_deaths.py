@@ -205,6 +205,9 @@ def test_a_segmentation_fault_is_told_as_such(mesh: ProcMesh, faults: Faults) ->
     assert failure.death is not None
     assert failure.death.signal_name == "SIGSEGV"
     assert failure.death.endpoint == "Mortal.crash"
+    (fatal, _, *frames) = failure.death.last_lines
+    assert fatal == "Fatal Python error: Segmentation fault"
+    assert frames[-1].endswith(" in crash"), "the user's frames, and none of the runtime"
     faults.take()
     check_others_work(mortal, 2)
 

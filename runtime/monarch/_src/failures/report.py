@@ -85,6 +85,12 @@ def _bytes_text(count: int) -> str:
     return f"{size:.1f} GiB"
 
 
+CRASH = "Fatal Python error: "
+LAST_LINES = 8
+MOST_STACK_LINES = 16
+_OWN_CODE = "/monarch/_src/"
+
+
 class Death(msgspec.Struct, frozen=True):
     """The end of a process, as its host agent observed it.
 
@@ -107,6 +113,24 @@ class Death(msgspec.Struct, frozen=True):
         """One line: the reason, and the endpoint that was running."""
         doing = f" while it ran {self.endpoint}" if self.endpoint else ""
         return f"{self.reason}{doing}"
+
+    @property
+    def last_lines(self) -> tuple[str, ...]:
+        """The lines of stderr for an error: the last ones, or the user's stack at a crash.
+
+        Python's fault handler writes the stack at a crash of C code, innermost frame first.
+        """
+        tail = self.stderr_tail
+        crashes = [at for at, line in enumerate(tail) if line.startswith(CRASH)]
+        if not crashes:
+            return tail[-LAST_LINES:]
+        lines: list[str] = []
+        for line in tail[crashes[-1] :]:
+            if _OWN_CODE in line or line.startswith("Extension modules:"):
+                break
+            if line:
+                lines.append(line)
+        return tuple(lines[:MOST_STACK_LINES])
 
 
 class RankFailure(msgspec.Struct, frozen=True):
@@ -243,7 +267,7 @@ class RankFailure(msgspec.Struct, frozen=True):
         lines += behind_text(self.behind)
         if self.death and self.death.stderr_tail:
             lines.append("  last lines on its stderr:")
-            lines += [f"    {line}" for line in self.death.stderr_tail[-8:]]
+            lines += [f"    {line}" for line in self.death.last_lines]
         lines += [f"  {line}" for line in self.restart_lines]
         return "\n".join(lines)
 

@@ -8,6 +8,7 @@ the PYTHONPATH that finds this package, are removed before user code runs.
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import os
 import sys
@@ -95,6 +96,7 @@ def prepared(entry: str) -> Main:
 
     From here on stdout and stderr of this process behave as those of procs.
     """
+    faulthandler.enable(2, all_threads=False)  # a crash of C code leaves its stack on stderr
     module, _, function = entry.partition(":")
     return getattr(importlib.import_module(module), function)()
 
