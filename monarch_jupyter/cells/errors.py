@@ -211,7 +211,8 @@ def error_lines(
     remedy = _remedy(error, names)
     if remedy:
         blocks.append(f"{remedy}\n")
-    caller = [] if _from_cell(error) else list(_calling_places(trace))
+    places = () if _from_cell(error) else _calling_places(trace)
+    caller = [place for place in places if not place.is_magic]
     caller = [place for place in caller if place.library is None] or caller
     if caller:
         lines = [line for place in caller for line in place_lines(place, cell_names)]

@@ -20,9 +20,9 @@ from monarch_jupyter.rendering.source_lines import (
     story_lines,
 )
 
-STDERR_LINES = 8
 _CELL_ACTOR = "Cell"
 _CELL_RUN = "Cell.run"
+_SCRIPT_ACTOR = "SPMDActor"
 
 
 def no_cells(filename: str) -> None:
@@ -38,6 +38,8 @@ def headline(groups: Sequence[Sequence[RankFailure]]) -> list[str]:
         said = f"the cell on {_cell_place(first)} raised {first.exception_type}: {first.message}"
     elif died_in_cell(first):
         said = said.replace(f" while it ran {_CELL_RUN}", " while it ran the cell", 1)
+    elif first.actor_class.rpartition(".")[2] == _SCRIPT_ACTOR:
+        said = said.replace(f"{_SCRIPT_ACTOR}.{first.endpoint} on ", "the script on ", 1)
     others = other_failures_text(groups, _name)
     # These lines are indented deeper than the frames that follow.
     return [said, *(f"  {line}" if line.startswith(" ") else line for line in others)]
@@ -90,7 +92,7 @@ def entry_lines(groups: Sequence[Sequence[RankFailure]], cell_names: CellNames) 
     death = cause.death
     if death is not None and death.stderr_tail:
         lines.append("  its last lines on stderr:")
-        lines += [f"    {line}" for line in death.stderr_tail[-STDERR_LINES:]]
+        lines += [f"    {line}" for line in death.last_lines]
     lines += [f"  {line}" for line in first.restart_lines]
     return lines
 
@@ -142,7 +144,7 @@ def _has_more(failure: RankFailure) -> bool:
     """Whether a failure has frames or last lines that its entry does not show."""
     told: RankFailure | None = failure.first_cause
     death = failure.first_cause.death
-    if death is not None and len(death.stderr_tail) > STDERR_LINES:
+    if death is not None and len(death.stderr_tail) > len(death.last_lines):
         return True
     while told is not None:
         if told.traceback:

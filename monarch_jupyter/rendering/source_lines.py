@@ -44,6 +44,11 @@ class Place:
         return self.filename.startswith(_OWN) or "/monarch_jupyter/" in self.filename
 
     @property
+    def is_magic(self) -> bool:
+        """Whether this is the call that IPython makes of a magic: the user has not written it."""
+        return self.line.strip().startswith("get_ipython().run_")
+
+    @property
     def library(self) -> str | None:
         """The installed package or the Python module of this place; None for the program itself."""
         match = _INSTALLED.search(self.filename) or _OF_PYTHON.search(self.filename)
