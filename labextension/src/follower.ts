@@ -85,7 +85,8 @@ export class Follower {
       this._changed.emit();
     };
     sessionContext.kernelChanged.connect((_, change) => {
-      if (change.oldValue !== null) {
+      // A restart by menu or button is told as a change from a kernel to itself. Its link lives on.
+      if (change.oldValue !== null && change.oldValue !== change.newValue) {
         this._links.get(change.oldValue)?.dispose();
       }
       link(change.newValue);

@@ -184,3 +184,17 @@ def run_in_new_cell(page: Page, source: str) -> None:
 def run_all(page: Page) -> None:
     """Start every cell of the notebook that is shown; returns before they end."""
     page.evaluate("void window.jupyterapp.commands.execute('notebook:run-all-cells')")
+
+
+def restart_kernel(page: Page) -> None:
+    """Restart the kernel of the current notebook from the menu; returns when it has restarted."""
+    page.evaluate(
+        "() => {"
+        "  const context = window.jupyterapp.shell.currentWidget.sessionContext;"
+        "  window.restarted = new Promise(done => context.kernelChanged.connect(() => done(true)));"
+        "}"
+    )
+    page.get_by_role("menuitem", name="Kernel", exact=True).click()
+    page.locator(".lm-Menu-item[data-command='kernelmenu:restart']").click()
+    page.get_by_role("button", name="Confirm Kernel Restart").click()
+    page.evaluate("window.restarted")

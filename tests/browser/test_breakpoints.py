@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.browser.accessible import assert_accessible
-from tests.browser.lab import Lab, open_notebook, run_all
+from tests.browser.lab import Lab, open_notebook, restart_kernel, run_all
 from tests.browser.test_side_panel import mesh_of, run_in_new_cell, side_panel
 
 pytestmark = pytest.mark.browser
@@ -244,8 +244,6 @@ def test_a_rank_that_hangs_is_broken_into_from_its_stack_and_a_dead_kernel_ends_
         in_cell = console_of(page.locator(".jp-CodeCell").nth(3), 3)
         say(in_cell, "p wanted + 1")
         expect(in_cell.get_by_role("log")).to_contain_text("4")
-        page.evaluate(
-            "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
-        )
+        restart_kernel(page)
         expect(in_cell.get_by_role("log")).to_contain_text("the kernel has ended or restarted")
         expect(line_of(in_cell)).to_be_hidden()

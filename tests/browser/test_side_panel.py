@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from tests.browser.accessible import assert_accessible
 from tests.browser.conftest import a_lab, long
 from tests.browser.gate import shut_gate
-from tests.browser.lab import Lab, open_notebook, run_all, run_in_new_cell
+from tests.browser.lab import Lab, open_notebook, restart_kernel, run_all, run_in_new_cell
 from tests.browser.test_explorer import TRAINER
 
 pytestmark = pytest.mark.browser
@@ -93,9 +93,7 @@ def test_a_page_that_is_loaded_again_lists_the_meshes_and_a_kernel_that_restarts
         expect(readers).to_contain_text("1 rank: 1 idle")
 
         panel = side_panel(page)
-        page.evaluate(
-            "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
-        )
+        restart_kernel(page)
         expect(summary(panel)).to_contain_text(f"Run {LOAD} in a cell")
         expect(panel.get_by_role("list", name="Meshes")).to_be_hidden()
         run_all(page)
@@ -149,9 +147,7 @@ def test_a_kept_session_is_found_after_a_restart_and_taken_up_from_the_panel(
         expect(mesh_of(panel, "keepers")).to_be_visible()
         explorer = page.get_by_role("region", name="Mesh explorer")
         expect(explorer.get_by_role("gridcell", name="keepers gpus=1: idle")).to_be_visible()
-        page.evaluate(
-            "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
-        )
+        restart_kernel(page)
         expect(summary(panel)).to_contain_text(f"Run {LOAD} in a cell")
         sessions = panel.get_by_role("region", name="Sessions")
         kept = sessions.get_by_role("listitem", name="keepers", exact=True)
