@@ -111,6 +111,17 @@ describe('a grid of values', () => {
     assert.equal(document.querySelector<HTMLElement>('.mx-scale')?.hidden, true);
   });
 
+  test('calls values alike only if their contents were compared', () => {
+    const page = shown(texts(0, ["'a'", "'a'", "'a'", "'a'"]));
+    assert.ok(document.body.textContent.includes('4 values, all alike'));
+    const unread = 'Tensor [8] on cuda:0 (contents not compared)';
+    page.hear(texts(1, [unread, unread, unread, unread]));
+    assert.ok(document.body.textContent.includes('4 values, contents not compared'));
+    assert.ok(!document.body.textContent.includes('alike'));
+    page.hear(texts(2, [unread, unread, unread, "'a'"]));
+    assert.ok(document.body.textContent.includes('4 values, 2 different, contents not compared'));
+  });
+
   test('asks for all values when it begins and says when it leaves', () => {
     const page = shown(values(-1, ['1', '2', '3', '4']));
     page.end();

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from monarch.observe import Coordinates
 from monarch_jupyter.protocol.messages import GridMessage, ValuesDeltaMessage, ValuesMessage
-from monarch_jupyter.rendering.values import LONGEST_SHOWN, as_numbers, value_text
+from monarch_jupyter.rendering.value_contents import NOT_COMPARED, value_texts
+from monarch_jupyter.rendering.values import LONGEST_SHOWN, as_numbers
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def picture_of(
     numbers = as_numbers(values)
     finite: tuple[float | None, ...] | None = None
     if numbers is None:
-        texts = tuple(_bounded(value_text(value)) for value in values)
+        texts = _told_apart(value_texts(values))
     else:
         finite = tuple(float(number) if math.isfinite(number) else None for number in numbers)
         texts = tuple(str(number) for number in numbers)
@@ -49,7 +50,20 @@ def picture_of(
 def _bounded(text: str) -> str:
     if len(text) <= LONGEST_SHOWN:
         return text
-    return f"{text[:LONGEST_SHOWN]} … ({len(text):,} characters)"
+    end = NOT_COMPARED if text.endswith(NOT_COMPARED) else ""
+    return f"{text[:LONGEST_SHOWN]} … ({len(text):,} characters){end}"
+
+
+def _told_apart(texts: Sequence[str]) -> tuple[str, ...]:
+    """The texts, cut; a number is added to those that differ only where they are cut."""
+    numbers: dict[str, dict[str, int]] = {}
+    for text in texts:
+        of_cut = numbers.setdefault(_bounded(text), {})
+        of_cut.setdefault(text, len(of_cut) + 1)
+    cuts = [(_bounded(text), text) for text in texts]
+    return tuple(
+        cut if len(numbers[cut]) == 1 else f"{cut}, text {numbers[cut][text]}" for cut, text in cuts
+    )
 
 
 class ValueTable:

@@ -12,7 +12,8 @@ from monarch_jupyter.rendering.failures import failures_html, failures_text
 from monarch_jupyter.rendering.html import Html
 from monarch_jupyter.rendering.records import error_html
 from monarch_jupyter.rendering.source_lines import CellNames
-from monarch_jupyter.rendering.values import value_mesh_html, value_mesh_text, value_text
+from monarch_jupyter.rendering.value_contents import value_text
+from monarch_jupyter.rendering.values import value_mesh_html, value_mesh_text
 
 
 def future_text(future: Future[Any], cell_names: CellNames) -> str:

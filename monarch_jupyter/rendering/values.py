@@ -1,8 +1,8 @@
 """The values of a call, one per rank. No I/O.
 
 Numbers, also those in tensors of one element, are a heat map over the mesh's dims; very many are
-summarised by their spread, part by part. Other tensors are a summary, everything else is a list in
-which ranks with the same text share a line.
+summarised by their spread, part by part. Everything else is a list in which ranks with the same
+contents share a line; the text of a large tensor is its type and shape.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import numbers
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from monarch import observe
 from monarch.actor import ValueMesh
@@ -20,22 +20,13 @@ from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.grid import Grid, grid_of
 from monarch_jupyter.rendering.html import Html
 from monarch_jupyter.rendering.units import columns, extent_text
+from monarch_jupyter.rendering.value_contents import device_text, is_tensor, value_texts
 
 MOST_CELLS = 1024
 MOST_PARTS = 64
 """Parts of a mesh that are listed, and different values that are shown."""
 LONGEST_SHOWN = 400
 """Characters of one value that are shown without a click."""
-
-
-@runtime_checkable
-class TensorLike(Protocol):
-    """The common attributes of arrays of torch, numpy and similar libraries."""
-
-    @property
-    def shape(self) -> Sequence[int]: ...
-    @property
-    def dtype(self) -> object: ...
 
 
 class Unreadable:
@@ -118,7 +109,7 @@ def values_html(
             html.table(_SPREAD, _spreads(sizes, numbers, places)),
             *[html.toned(line.strip(), "muted") for line in _left_out(sizes)],
         )
-    first = dict(zip(map(value_text, values), values, strict=True))
+    first = dict(zip(value_texts(values), values, strict=True))
     rows = [
         [html.header(ranks or "value", "row"), _styled(first[text]) or _shown(text)]
         for ranks, text in _folded(values, places)
@@ -154,12 +145,12 @@ def as_numbers(values: Sequence[object]) -> list[float] | None:
 
 
 def _as_number(value: object) -> float | None:
-    if isinstance(value, TensorLike) and not isinstance(value, numbers.Number):
+    if is_tensor(value):
         # Only one element in host memory: reading from a device would block.
-        item = getattr(value, "item", None)
-        if math.prod(value.shape) != 1 or _where(value) or not callable(item):
+        tensor: Any = value
+        if math.prod(tensor.shape) != 1 or device_text(value) or not hasattr(tensor, "item"):
             return None
-        value = item()
+        value = tensor.item()
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return None
     return value  # pyright: ignore[reportReturnType]  # a Real: an int stays one
@@ -227,32 +218,10 @@ def number_text(value: float) -> str:
     return str(int(value)) if isinstance(value, numbers.Integral) else f"{float(value):.4g}"
 
 
-def value_text(value: object) -> str:
-    """The type and shape of a tensor, or the repr of any other value."""
-    if isinstance(value, TensorLike) and not isinstance(value, numbers.Number):
-        return _tensor_text(value)
-    return repr(value)
-
-
-def _tensor_text(tensor: TensorLike) -> str:
-    kind = f"{type(tensor).__name__} {tensor.dtype} {list(tensor.shape)}"
-    where = _where(tensor)
-    # One element says more than its shape.
-    item = getattr(tensor, "item", None)
-    if math.prod(tensor.shape) == 1 and callable(item) and not where:
-        return f"{kind} = {item()!r}"
-    return kind + where
-
-
-def _where(tensor: TensorLike) -> str:
-    device = getattr(tensor, "device", None)
-    return f" on {device}" if device is not None and str(device) != "cpu" else ""
-
-
 def _folded(values: Sequence[object], places: Coordinates) -> list[tuple[str, str]]:
     groups: dict[str, list[int]] = {}
-    for rank, value in enumerate(values):
-        groups.setdefault(value_text(value), []).append(rank)
+    for rank, text in enumerate(value_texts(values)):
+        groups.setdefault(text, []).append(rank)
     return [
         (name_ranks(places.point(rank) for rank in ranks), shown) for shown, ranks in groups.items()
     ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 
+import numpy
 import pytest
 
 from monarch.observe import Metrics, MissingProcess
@@ -188,6 +190,17 @@ class TestValues:
         text = values_text({"gpus": 2}, [Tensor((3, 4)), Tensor((3, 4), "cuda:1")])
         assert "gpus=0  Tensor float32 [3, 4]" in text
         assert "gpus=1  Tensor float32 [3, 4] on cuda:1" in text
+
+    def test_different_tensors_never_share_a_line(self) -> None:
+        small = [numpy.full(3, rank) for rank in range(2)]
+        assert values_text({"gpus": 2}, small).splitlines()[1:] == [
+            "  gpus=0  ndarray int64 [3] = [0, 0, 0]",
+            "  gpus=1  ndarray int64 [3] = [1, 1, 1]",
+        ]
+        large = [numpy.full(1000, rank // 2) for rank in range(3)]
+        (_, equal, other) = values_text({"gpus": 3}, large).splitlines()
+        assert re.fullmatch(r"  gpus=0..1  ndarray int64 \[1000\], contents \w{8}", equal)
+        assert re.fullmatch(r"  gpus=2     ndarray int64 \[1000\], contents \w{8}", other)
 
     def test_a_tensor_of_one_element_tells_it(self) -> None:
         assert "= 0.25" in values_text({"gpus": 1}, [Tensor((), value=0.25)])

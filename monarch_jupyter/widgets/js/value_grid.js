@@ -14,6 +14,7 @@ import { reduceValues } from "./views.js";
 /** @typedef {import("./views.js").ValuesView} ValuesView */
 /** A cell, and what it says. @typedef {{node: HTMLElement, text: HTMLElement | null}} ValueCell */
 
+const NOT_COMPARED = " (contents not compared)"; // as in rendering/value_contents.py
 const FAINTEST = 8; // per cent of the theme's colour in the cell of the lowest number
 const STRONGEST = 55;
 const TEXT_WIDTH = 78; // pixels of a tile
@@ -226,8 +227,11 @@ function placeOf(rank, { sizes, dims, indices, fixed }) {
 function summaryOf({ numbers, texts }) {
   const odd = numbers?.filter((number) => number === null).length ?? 0;
   const different = new Set(texts).size;
-  const alike = different === 1 && texts.length > 1 ? "all alike" : `${different.toLocaleString("en")} different`;
-  return [count(texts.length, "value"), alike, ...(odd > 0 ? [`${odd} not finite`] : [])].join(", ");
+  const compared = !texts.some((text) => text.endsWith(NOT_COMPARED));
+  const alike =
+    different > 1 ? `${different.toLocaleString("en")} different` : texts.length > 1 && compared ? "all alike" : null;
+  const parts = [alike, compared ? null : "contents not compared"].filter((part) => part !== null);
+  return [count(texts.length, "value"), ...parts, ...(odd > 0 ? [`${odd} not finite`] : [])].join(", ");
 }
 
 /**
