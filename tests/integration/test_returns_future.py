@@ -278,6 +278,7 @@ def test_ctrl_c_ends_the_wait_and_cancels_the_body() -> None:
         future.get(timeout=60)
     thread.join(60)
     assert body.ended.is_set()
+    assert body.seen == ["cancelled"]
     assert future.done
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from tests.notebook.kernel import Kernel
 
 
@@ -88,11 +86,10 @@ def test_an_error_shows_the_cells_own_lines_with_the_cells_own_numbers(kernel: K
     assert shown.error_name == "ActorError"
     text = shown.traceback
     first, second, *_ = text.splitlines()
-    assert re.fullmatch(
-        r"ActorError: the cell on workers\[gpus=[23]\] raised ZeroDivisionError: division by zero",
-        first,
+    assert first == (
+        "ActorError: the cell on workers[gpus=2] raised ZeroDivisionError: division by zero"
     )
-    assert second in ("and on 1 more rank: gpus=2", "and on 1 more rank: gpus=3")
+    assert second == "and on 1 more rank: gpus=3"
     assert "----> 5 invert(0 if rank > 1 else 1)" in text
     assert "----> 3     return 1 / x" in text
     assert "cell_runner.py" not in text
@@ -137,13 +134,10 @@ def test_a_part_of_a_mesh_held_in_a_variable_is_a_mesh_like_any_other(kernel: Ke
     kernel.ok("%%monarch on second[gpus=1]\nkept")
     assert kernel.value("_.values()") == "[3]"
     shown = kernel.run("%%monarch on second\nraise ValueError(rank)")
-    told = re.search(
-        r"the cell on workers\[hosts=1, gpus=(\d)\] raised ValueError: (\d)\n"
-        r"and on 1 more rank, in other words:\n    hosts=1 gpus=(\d): (\d)\n",
-        shown.traceback,
-    )
-    assert told
-    assert {told.group(1, 2), told.group(3, 4)} == {("0", "2"), ("1", "3")}
+    assert (
+        "the cell on workers[hosts=1, gpus=0] raised ValueError: 2\n"
+        "and on 1 more rank, in other words:\n    hosts=1 gpus=1: 3\n"
+    ) in shown.traceback
 
 
 def test_so_is_a_whole_mesh_under_other_dims(kernel: Kernel) -> None:

@@ -144,9 +144,17 @@ def test_actors_with_a_loop_are_told_too(trainers: Trainers) -> None:
     procs = trainers(gpus=2)
     procs.init_process_group()
     actors = on(procs, AsyncTrainer)
+    call = actors.add_unless.call(1)
     with pytest.raises(ActorError) as raised:
-        actors.add_unless.call(1).get(timeout=PATIENCE_S)
-    assert "ValueError: a bad batch" in str(raised.value)
+        call.get(timeout=PATIENCE_S)
+    while len(raised.value.failures) < 2:  # until the rank that waited has told
+        pass
+    waits, raises = sorted(raised.value.failures, key=lambda failure: failure.rank)
+    assert (raises.rank, raises.exception_type) == (1, "ValueError")
+    assert (waits.rank, waits.exception_type) == (0, "CollectiveError")
+    assert waits.message.startswith(
+        "AsyncTrainer.add_unless on trainers[gpus=1] raised ValueError: a bad batch"
+    )
 
 
 def test_a_rank_that_raises_after_the_collective_harms_nothing(trainers: Trainers) -> None:

@@ -14,7 +14,7 @@ from monarch._src.net.local.interrupt import Shield, shield_this_thread, unshiel
 pytestmark = pytest.mark.slow
 
 ENDED = 200  # pieces of work that have to be ended before it is enough
-ENDED_TWICE = 30  # as that, where a piece of work goes on after the first exception
+ENDED_TWICE = 200  # as that, where a piece of work goes on after the first exception
 
 
 class Ended(BaseException):
