@@ -1,14 +1,18 @@
 """Building distributions of this checkout and looking into them."""
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 BUILD_SECONDS = 300
+OFFLINE = re.compile(r"NewConnectionError|name resolution|Network is unreachable", re.IGNORECASE)
 
 
 def run(
@@ -48,3 +52,17 @@ def only(folder: Path, pattern: str) -> Path:
 def names(wheel: Path) -> list[str]:
     with zipfile.ZipFile(wheel) as archive:
         return archive.namelist()
+
+
+def bare_venv(folder: Path) -> Path:
+    """The interpreter of an environment in which nothing is installed, pip included."""
+    checked(run(sys.executable, "-m", "venv", "--without-pip", folder))
+    return folder / "bin" / "python"
+
+
+def pip_install(python: Path, *arguments: str | Path) -> None:
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
+    done = run(*pip, "install", "--quiet", *arguments)
+    if done.returncode != 0 and OFFLINE.search(done.stderr):
+        pytest.skip("no package registry can be reached")
+    checked(done)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.building import build, checked, only, run
+from tests.packaging.building import ROOT, bare_venv, build, checked, only, pip_install, run
 
 
 @pytest.fixture(scope="session")
@@ -13,6 +13,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     checked(build("wheel", folder))
     return only(folder, "*.whl")
+
+
+@pytest.fixture(scope="session")
+def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment with the wheel and what it depends on, and no more."""
+    python = bare_venv(tmp_path_factory.mktemp("clean") / "venv")
+    pip_install(python, "--constraint", ROOT / "constraints.txt", wheel)
+    return python
 
 
 @pytest.fixture(scope="session")

@@ -1,36 +1,10 @@
-import re
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.packaging.building import ROOT, build, checked, only, run
+from tests.packaging.building import ROOT, bare_venv, build, checked, only, pip_install, run
 
 pytestmark = pytest.mark.slow
-
-OFFLINE = re.compile(r"NewConnectionError|name resolution|Network is unreachable", re.IGNORECASE)
-
-
-def bare_venv(folder: Path) -> Path:
-    """The interpreter of an environment in which nothing is installed, pip included."""
-    checked(run(sys.executable, "-m", "venv", "--without-pip", folder))
-    return folder / "bin" / "python"
-
-
-def pip_install(python: Path, *arguments: str | Path) -> None:
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
-    done = run(*pip, "install", "--quiet", *arguments)
-    if done.returncode != 0 and OFFLINE.search(done.stderr):
-        pytest.skip("no package registry can be reached")
-    checked(done)
-
-
-@pytest.fixture(scope="module")
-def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment with the wheel and what it depends on, and no more."""
-    python = bare_venv(tmp_path_factory.mktemp("clean") / "venv")
-    pip_install(python, "--constraint", ROOT / "constraints.txt", wheel)
-    return python
 
 
 def test_the_wheel_alone_brings_what_both_import_roots_need(clean: Path, tmp_path: Path) -> None:
