@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import gc
 import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
+from monarch._src.actor.state.history import HISTORY
 from monarch.actor import (
     Actor,
     ActorError,
@@ -173,6 +175,38 @@ def test_nothing_that_grows_is_left_of(
     for (objects, size), (objects_then, size_then) in zip(before, after, strict=True):
         assert objects_then - objects < COUNT * OBJECTS + 64
         assert size_then - size < COUNT * 2 * TOMBSTONE + SLACK
+
+
+class Tracer(Actor):
+    """Counts the bytes that Python's allocator has given to its process since the first call."""
+
+    @endpoint
+    def weigh(self) -> int:
+        HISTORY.clear()  # the last rows stay, and no more
+        gc.collect()
+        if not tracemalloc.is_tracing():
+            tracemalloc.start()
+        return tracemalloc.get_traced_memory()[0]
+
+
+@pytest.mark.parametrize("once", [one_actor, one_actor_that_fails])
+def test_an_ended_actor_leaves_less_than_600_bytes_on_its_rank(
+    once: Callable[[ProcMesh, Mayfly, int], None], faults: Faults
+) -> None:
+    with this_host().spawn_procs() as procs:
+        tracer, mayfly = procs.spawn("tracer", Tracer), procs.spawn("mayfly", Mayfly)
+
+        def repeat(count: int) -> None:
+            for number in range(count):
+                once(procs, mayfly, number)
+            faults.untaken()
+
+        tracer.weigh.call_one().get()
+        repeat(WARM + (2 * 128 if once is one_actor_that_fails else 0))
+        before = tracer.weigh.call_one().get()
+        repeat(COUNT)
+        left = tracer.weigh.call_one().get() - before
+        assert left < COUNT * 600
 
 
 @pytest.mark.parametrize("what", ["meshes", "sessions"])
