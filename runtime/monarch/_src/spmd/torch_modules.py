@@ -10,6 +10,8 @@ import os
 from importlib import import_module
 from typing import Any
 
+from monarch._src.system.imports import turn_to_import
+
 REMEDY = "install it where the ranks run, with `pip install 'monarch-jupyter[torch]'`"
 
 
@@ -20,10 +22,8 @@ def torch_distributed() -> Any:
         ModuleNotFoundError: torch is not installed here, or was built without it.
     """
     try:
-        # The package first: while another thread imports it, that of a module in it would hold the
-        # lock of the module and wait for the package, and the other thread would go on without it.
-        import_module("torch")
-        found: Any = import_module("torch.distributed")
+        with turn_to_import():
+            found: Any = import_module("torch.distributed")
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "torch.distributed"):
             raise

@@ -400,6 +400,15 @@ def loads(payload: Payload, keep_sources: KeepSources | None = None) -> Any:
     return _loads(body, buffers=buffers)
 
 
+def may_import(payload: Payload) -> bool:
+    """Whether unpickling a payload may import a module: a plain value names none."""
+    body = payload.body
+    if len(body) > _LONGEST_PLAIN:
+        return True
+    # The opcode of all names of modules; other bytes may have its number, which does no harm.
+    return _STACK_GLOBAL in (body if type(body) is bytes else bytes(body))
+
+
 def pickle_in(payload: Payload) -> Buffer:
     """The pickle alone, without sources."""
     body = memoryview(payload.body)
@@ -416,6 +425,8 @@ _FOLLOWED_BY = {
     0x8C: -1, 0x58: -4, 0x43: -1, 0x42: -4,  # str, bytes
 }  # fmt: skip
 _FRAMED = 0x95
+_STACK_GLOBAL = b"\x93"
+_LONGEST_PLAIN = 4096  # bytes; of longer pickles, a turn to import costs nothing
 
 
 def is_atom(payload: Payload) -> bool:
