@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 
 import monarch.actor
 from monarch._src.actor.deliver import routes
+from monarch._src.mesh import client_imports
 from monarch._src.mesh.client import current_session
 from monarch._src.net.hosts import keys
 from monarch.actor import MeshFailure, ProcMesh, shutdown_context, this_host
@@ -87,6 +88,14 @@ def own_base_directory() -> Iterator[Path]:
         patch.setenv("XDG_STATE_HOME", folder)
         patch.setenv(TOKEN_VARIABLE, secrets.token_hex(8))
         yield Path(folder)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def meshes_wait_for_no_library() -> Iterator[None]:
+    """The test program has imported every library; meshes of a test need few of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client_imports, "LIBRARIES", frozenset[str]())
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -39,7 +39,8 @@ def spawn(
     """Make a mesh of processes on this machine and wait until all of them run.
 
     `dims` are the sizes by dim, `{"gpus": 8}` for eight ranks (none: one rank without dims),
-    `preload` names modules to import before the processes are forked, `env` holds what to set in
+    `preload` names modules to import before the processes are forked (none: as the setting
+    `preload` says), `env` holds what to set in
     their environment. With `keep` the mesh outlives the kernel, and `attach(name)` attaches to
     it again. `job` places it on the hosts of a job: the job's name, or the path of its record, and
     `:mesh` if the job has several; `hosts` in `dims` is the number of hosts, by default all. With
@@ -78,7 +79,7 @@ def spawn_request(request: SpawnRequest) -> ProcMesh:
             dims or None,
             name=request.name,
             env=request.env or None,
-            preload=request.preload,
+            preload=request.preload or None,
             restart="on-failure" if request.restart else None,
         )
     except ValueError as error:  # more processes than a host may have

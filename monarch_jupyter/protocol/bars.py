@@ -84,10 +84,14 @@ def bars_of(
         if (since := began.get(key := f"job {one.number}", now)) <= now - AFTER
     ]
     bars += [
-        Bar(key, f"spawning {one.name}", one.ready, one.procs, ("process", "processes"), "", since)
+        Bar(
+            key, f"spawning {one.name}", one.ready, one.procs, ("process", "processes"),
+            f"the import of {', '.join(one.imports)}" if one.imports and not one.ready else "",
+            since,
+        )
         for one in starting
         if (since := began.get(key := f"mesh {one.uid}", now)) <= now - AFTER
-    ]
+    ]  # fmt: skip
     bars += [
         Bar(key, f"pulling from {one.source}", one.bytes_done >> 20, one.size >> 20,
             ("MiB", "MiB"), "", since)

@@ -15,13 +15,16 @@ import re
 import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from monarch._src.foreign_settings import KINDS, without_effect
 
 SPIN_S = 200e-6
+AUTO: Literal["auto"] = "auto"
+NONE = "none"
+"""Text for an empty list of modules, since an empty variable of the environment sets nothing."""
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -37,7 +40,8 @@ class Settings(msgspec.Struct, frozen=True):
         because the message that makes the actor is still on its way; `liveness`.
     detached_limit: how long worker hosts keep their part of a kept session while no client is
         attached to it; 0: for ever.
-    preload: modules that every new proc imports before it starts (`("torch",)`).
+    preload: modules that every new proc has imported before it starts (`("torch",)`), or "auto":
+        what the process that spawns it has imported of large libraries.
     enable_log_forwarding: show the output of ranks in the client of a script. Front ends that
         subscribe to output get it regardless.
     small_write_threshold: from this many bytes on, `Buffer.write` keeps a `bytes` instead of
@@ -65,7 +69,7 @@ class Settings(msgspec.Struct, frozen=True):
     attach_timeout: float | None = None
     message_delivery_timeout: float | None = None
     detached_limit: float = 7 * 86400.0
-    preload: tuple[str, ...] = ()
+    preload: tuple[str, ...] | Literal["auto"] = AUTO
     enable_log_forwarding: bool = True
     small_write_threshold: int = 256
     rdma_allow_tcp_fallback: bool = True
@@ -136,14 +140,22 @@ def _seconds_of_text(text: str) -> float:
     return sum(float(count) * _UNITS[unit] for count, unit in parts)
 
 
-def module_names(key: str, value: object) -> tuple[str, ...]:
-    """The modules in a list, or in text with commas; TypeError if it is neither."""
+def preload_names(key: str, value: object) -> tuple[str, ...] | Literal["auto"]:
+    """The modules in a list, or in text with commas; or "auto".
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if isinstance(value, str) and value.strip() in (AUTO, NONE):
+        return AUTO if value.strip() == AUTO else ()
     listed = [n for n in value.split(",") if n.strip()] if isinstance(value, str) else value
     if isinstance(listed, (list, tuple)):
         names = [str(name).strip() for name in listed]  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
         if all(part.isidentifier() for name in names for part in name.split(".")):
             return tuple(names)
-    raise TypeError(f"{key}={value!r}: give names of modules, such as ['torch']")
+    raise TypeError(
+        f"{key}={value!r}: give names of modules, such as ['torch'], or 'auto', or 'none'"
+    )
 
 
 def _flag(key: str, value: object) -> bool:
@@ -185,7 +197,7 @@ _PARSERS: dict[str, Callable[[str, object], Any]] = {
     "attach_timeout": seconds,
     "message_delivery_timeout": seconds,
     "detached_limit": seconds,
-    "preload": module_names,
+    "preload": preload_names,
     "enable_log_forwarding": _flag,
     "small_write_threshold": _size,
     "rdma_allow_tcp_fallback": _flag,
@@ -472,7 +484,7 @@ def _as_text(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, tuple):
-        return ",".join(value)  # pyright: ignore[reportUnknownArgumentType]
+        return ",".join(value) or NONE  # pyright: ignore[reportUnknownArgumentType]
     return f"{value:.9f}s" if isinstance(value, float) else str(value)
 
 

@@ -1,7 +1,7 @@
 """The host agent: owns the procs of one host, reports why they ended, reads their output.
 
 Runs in: a process of its own, which the client executes to start a session; one thread, one loop.
-Owns: the session directory (holds its lock, removes it), the zygote, two output pipes for each
+Owns: the session directory (holds its lock, removes it), the zygotes, two output pipes for each
 proc, one status board for each mesh.
 Invariants: `host.state.host` makes every decision and the agent carries it out. The agent runs no
 user code, so it always answers. It ends when it is told to, or when the client that it is tied to
@@ -42,6 +42,7 @@ from monarch._src.host.state.host import (
 )
 from monarch._src.host.state.procs import ProcState
 from monarch._src.host.status_board import LEFT, NONE, Board, Reads
+from monarch._src.host.zygote_pool import ZygotePool
 from monarch._src.logs.state.line_ring import LineRing
 from monarch._src.net import session_directory as sessions
 from monarch._src.net.node import Node
@@ -62,6 +63,7 @@ from monarch._src.wire.messages import (
     FlushOutput,
     GaveUp,
     Hello,
+    ImportAhead,
     OutputFlushed,
     OutputLines,
     ProcEnded,
@@ -118,11 +120,13 @@ class Agent:
         self._quiet: set[int] = set()
         self._has_events = True  # an event that the parts have not handled yet
         self._outputs = OutputPipes(self._selector, self._on_lines, self._read_counter)
+        self._zygotes = ZygotePool(
+            zygote, self._register, self._selector.unregister, self._from_zygote
+        )
         self._starter = ProcStarter(
-            zygote, self._host, self._outputs, self._client_tie, self._on_not_started
+            self._zygotes, self._host, self._outputs, self._client_tie, self._on_not_started
         )
         self._register_quietly(self._node.router.fd, self._node.router.poll_now)
-        self._register(zygote.fileno(), self._from_zygote)
         self._terminated_r, self._terminated_w = os.pipe()
         self._register(self._terminated_r, self._on_terminated)
         self._owner = make_owner(
@@ -137,7 +141,7 @@ class Agent:
             self._lines,
         )  # fmt: skip
         self._parts = Parts(parts, view)
-        self._requests = AgentRequests(view, self._parts, lambda: self._ending)
+        self._requests = AgentRequests(view, self._parts, self._zygotes, lambda: self._ending)
         self._handlers: dict[type, Callable[[str, Any, Payload], None]] = {
             Hello: self._on_hello,
             Cast: self._on_cast,
@@ -148,6 +152,7 @@ class Agent:
             StopMesh: self._on_stop,
             Watch: self._on_watch,
             GaveUp: self._on_gave_up,
+            ImportAhead: self._on_import_ahead,
             WantOutput: self._on_want_output,
             FlushOutput: self._on_flush,
             Shutdown: self._on_shutdown,
@@ -178,6 +183,7 @@ class Agent:
                 if key.fd not in self._quiet:
                     self._has_events = True
                 key.data()
+        self._zygotes.close()
         self._owner.close()
         self._selector.close()
         self._node.close(linger_s=0.2)
@@ -190,6 +196,7 @@ class Agent:
         again = self._report_ends() | self._owner.report_ends()
         self._do(self._host.time_passed(time.monotonic()))
         self._outputs.time_passed(time.monotonic())
+        self._zygotes.time_passed(time.monotonic())
         self._starter.start_more()
         self._owner.after_poll()
         self._parts.after_poll()
@@ -224,6 +231,7 @@ class Agent:
         deadlines = [
             self._host.next_deadline(), self._owner.next_deadline(), self._outputs.deadline,
             self._casts.next_deadline(), self._parts.next_deadline(),
+            self._zygotes.next_deadline(),
         ]  # fmt: skip
         deadline = min((found for found in deadlines if found is not None), default=None)
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -300,14 +308,15 @@ class Agent:
             self._node.link_to(message.owner, message.owner_address)
         path = self._directory / f"{message.mesh:x}.board"
         # Sent first, so that the zygote is awake and knows the mesh before it has to fork.
-        self._starter.tell(
+        self._zygotes.mesh_spawned(
             MeshSpec(
                 message.mesh, message.name, message.labels, message.sizes, str(self._directory),
                 self._cwd or message.cwd, message.path, message.preload, ENTRY, str(path),
                 message.bootstrap,
                 not message.commands or None in message.commands, message.while_restarting,
                 self._node.site, message.sites, self._owner.serves_at,
-            )
+            ),
+            message,
         )  # fmt: skip
         try:
             board = Board(path, message.ranks)
@@ -323,22 +332,26 @@ class Agent:
         self._do(actions)
         self._do(self._casts.spawned(message.mesh))
 
-    def _from_zygote(self) -> None:
-        for message in self._starter.reported():
-            match message:
-                case Started():
-                    for one in message.begun:
-                        node = proc_node(one.mesh, one.rank, one.life)
-                        self._do(self._host.forked(node, one.pid, time.monotonic()))
-                case NotStarted():
-                    node = proc_node(message.mesh, message.rank, message.life)
-                    self._on_not_started(node, message.reason)
-                case Ended():
-                    node = proc_node(message.mesh, message.rank, message.life)
-                    if self._may_have_messages_left(node, message):
-                        self._end_notices.add(message, node, time.monotonic())
-                    else:
-                        self._on_ended(message)
+    def _from_zygote(self, message: Started | NotStarted | Ended) -> None:
+        match message:
+            case Started():
+                self._starter.reported(message)
+                for one in message.begun:
+                    node = proc_node(one.mesh, one.rank, one.life)
+                    self._do(self._host.forked(node, one.pid, time.monotonic()))
+            case NotStarted():
+                self._starter.reported(message)
+                node = proc_node(message.mesh, message.rank, message.life)
+                self._on_not_started(node, message.reason)
+            case Ended():
+                node = proc_node(message.mesh, message.rank, message.life)
+                if self._may_have_messages_left(node, message):
+                    self._end_notices.add(message, node, time.monotonic())
+                else:
+                    self._on_ended(message)
+
+    def _on_import_ahead(self, _peer: str, message: ImportAhead, _payload: Payload) -> None:
+        self._zygotes.import_ahead(message.imports)
 
     def _may_have_messages_left(self, node: str, ended: Ended) -> bool:
         """Whether messages of an ended process may still arrive that must precede its end."""

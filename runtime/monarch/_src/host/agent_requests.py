@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from monarch._src.host import report
 from monarch._src.host.parts import AgentView, Handlers, Parts
 from monarch._src.host.state.procs import ProcState
+from monarch._src.host.zygote_pool import ZygotePool
 from monarch._src.system.hardware import nvidia_devices
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.ids import OBSERVER
@@ -26,8 +27,11 @@ if TYPE_CHECKING:
 class AgentRequests:
     """The requests to one agent."""
 
-    def __init__(self, agent: AgentView, parts: Parts, is_ending: Callable[[], bool]) -> None:
+    def __init__(
+        self, agent: AgentView, parts: Parts, zygotes: ZygotePool, is_ending: Callable[[], bool]
+    ) -> None:
         """`is_ending` tells whether the agent has been told to end."""
+        self._zygotes = zygotes
         self._node = agent.node
         self._host = agent.host
         self._owner = agent.owner
@@ -46,7 +50,10 @@ class AgentRequests:
         gpus = self._gpu_use()
         states = [report.mesh_state(mesh, self._boards[mesh.uid], now, gpus) for mesh in found]
         self._parts.amend_snapshot(states)
-        return Snapshotted(message.request, states, self._is_ending())
+        return Snapshotted(
+            message.request, states, self._is_ending(), self._zygotes.importing,
+            self._zygotes.given_up,
+        )  # fmt: skip
 
     def _gpu_use(self) -> dict[int, GpuUse] | None:
         if not self._has_gpus:

@@ -8,12 +8,13 @@ the PYTHONPATH that finds this package, are removed before user code runs.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import importlib
 import os
 import sys
 from collections.abc import Callable
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import msgspec
 
@@ -117,7 +118,7 @@ def begin(boot: Boot, lifeline: int, main: Main | None = None) -> int:
             sys.stderr.write(f"monarch: could not enter {spec.cwd}: {error.strerror}\n")
     if boot.affinity:
         _bind(boot.affinity)
-    _reseed()
+    _as_after_own_imports()
     return (main or prepared(spec.entry))(boot, lifeline)
 
 
@@ -126,12 +127,23 @@ def import_path(client: list[str], own: list[str]) -> list[str]:
     return client + [p for p in own if p not in client]
 
 
-def _reseed() -> None:
-    # Forks of one process would draw the same "random" numbers. `random` reseeds itself.
-    for name in ("numpy.random", "torch"):
-        module = sys.modules.get(name)
-        if module is not None:
-            module.seed()
+def _as_after_own_imports() -> None:
+    """Set what modules have taken from the zygote as they were imported there.
+
+    Forks of one process would draw the same numbers. `random` reseeds itself in a fork, and the
+    generators of devices begin with the same seed in every process.
+    """
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()
+    processes: Any = sys.modules.get("multiprocessing.process")
+    if processes is not None:
+        with contextlib.suppress(FileNotFoundError):  # the working directory was removed
+            processes.ORIGINAL_DIR = os.getcwd()
+        processes.current_process().authkey = os.urandom(32)
 
 
 def _bind(cpus: list[int]) -> None:

@@ -60,6 +60,43 @@ class DropMesh(msgspec.Struct, tag="drop"):
     mesh: int
 
 
+class MakeZygote(msgspec.Struct, tag="make zygote"):
+    """Agent to zygote, with one descriptor (a socket to the agent): fork a zygote with modules.
+
+    `env` has changes to the environment, in force during the imports.
+    """
+
+    zygote: int
+    modules: list[str]
+    path: list[str]
+    env: dict[str, str | None]
+
+
+class EndZygote(msgspec.Struct, tag="end zygote"):
+    """Agent to zygote: kill that zygote, which the receiver has forked."""
+
+    zygote: int
+
+
+class Importing(msgspec.Struct, tag="importing"):
+    """A zygote that was forked to the agent: it begins to import that module."""
+
+    module: str
+
+
+class Imported(msgspec.Struct, tag="imported"):
+    """A zygote to the agent: it has imported its modules, which have read these variables."""
+
+    reads: list[str]
+
+
+class Spoiled(msgspec.Struct, tag="spoiled"):
+    """A zygote to the agent, its last message: it cannot fork after that module, and why."""
+
+    module: str
+    why: str
+
+
 class Begun(msgspec.Struct, array_like=True):
     """A process that was forked."""
 
@@ -117,8 +154,8 @@ class Boot(msgspec.Struct):
     life: int = 0
 
 
-ToZygote = MeshSpec | StartRank | DropMesh
-FromZygote = Started | NotStarted | Ended | CannotBegin
+ToZygote = MeshSpec | StartRank | DropMesh | MakeZygote | EndZygote
+FromZygote = Started | NotStarted | Ended | CannotBegin | Importing | Imported | Spoiled
 
 encode = pack
 decode_to_zygote: Callable[[bytes], ToZygote] = unpacker(ToZygote)

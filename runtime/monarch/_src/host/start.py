@@ -1,4 +1,4 @@
-"""Starts the processes of a host through the zygote, and kills them.
+"""Starts the processes of a host through its zygotes, and kills them.
 
 Runs in: the host agent, on its one thread.
 """
@@ -6,42 +6,28 @@ Runs in: the host agent, on its one thread.
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import resource
 import signal
-import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 from msgspec.structs import replace
 
 from monarch._src.host.output_pipes import OutputPipes
-from monarch._src.host.spawn_spec import (
-    CannotBegin,
-    DropMesh,
-    Ended,
-    NotStarted,
-    Started,
-    StartRank,
-    Ties,
-    ToZygote,
-    decode_from_zygote,
-    encode,
-)
+from monarch._src.host.spawn_spec import NotStarted, Started, StartRank, Ties
 from monarch._src.host.state.host import Host, StartProc
 from monarch._src.host.state.procs import ProcState
-from monarch._src.host.zygote import LARGEST
+from monarch._src.host.zygote_pool import ZygotePool
 from monarch._src.system.hardware import CUDA, nvidia_devices
 from monarch._src.system.process import free_descriptors
 from monarch._src.wire.ids import life_of
 from monarch._src.wire.messages import SpawnProcs
 
 T = TypeVar("T")
-log = logging.getLogger("monarch.agent")
 SPAWN_WINDOW = 64
 FDS_A_PROC = 3
 SPARE_FDS = 16
@@ -50,25 +36,25 @@ SPARE_FDS = 16
 class ProcStarter:
     """The queue of procs to start, and the zygote's reports about them.
 
-    Owns: the socket to the zygote. `ties` returns the client that new procs are tied to and its
-    number; `on_failed` is called with a node that cannot start and the reason.
+    `ties` returns the client that new procs are tied to and its number; `on_failed` is called with
+    a node that cannot start and the reason.
     """
 
     def __init__(
         self,
-        zygote: socket.socket,
+        zygotes: ZygotePool,
         host: Host,
         outputs: OutputPipes,
         ties: Callable[[], tuple[str, int]],
         on_failed: Callable[[str, str], None],
     ) -> None:
-        self._zygote = zygote
-        self._inbox = memoryview(bytearray(LARGEST))
+        self._zygotes = zygotes
         self._host = host
         self._outputs = outputs
         self._client_tie = ties
         self._on_failed = on_failed
         self._waiting: deque[StartProc] = deque()
+        self._held: list[StartProc] = []  # of meshes that wait for a zygote
         self._refused: dict[int, str] = {}  # meshes that cannot start, and why
         self._in_flight = 0
         self._free_fds = 0  # a lower bound of free descriptors; recounted when used up
@@ -82,16 +68,19 @@ class ProcStarter:
         self._refused[mesh] = why
 
     def drop(self, mesh: int) -> None:
-        """Forget a mesh, here and in the zygote."""
+        """Forget a mesh, here and in its zygote."""
         self._refused.pop(mesh, None)
-        self.tell(DropMesh(mesh))
+        self._zygotes.mesh_freed(mesh)
 
     def account_for(self, descriptors: int) -> None:
         """Account for descriptors that the agent has used for something else."""
         self._free_fds -= descriptors
 
     def start_more(self) -> None:
-        """Hand queued procs to the zygote, as many as the window allows."""
+        """Hand queued procs to their zygotes, as many as the window allows."""
+        if self._held:
+            self._waiting.extendleft(reversed(self._held))
+            self._held = []
         # The window keeps a mesh of a thousand from delaying a smaller one that follows.
         while self._waiting and self._in_flight < SPAWN_WINDOW:
             start = self._waiting.popleft()
@@ -101,6 +90,9 @@ class ProcStarter:
             # A proc that has to stop still starts: its owner may have sent it messages before.
             if proc.killed_for is not None:
                 self._on_failed(start.node, "its mesh was stopped before it began")
+                continue
+            if self._zygotes.is_held(start.spec.mesh):
+                self._held.append(start)
                 continue
             refusal = self._refused.get(start.spec.mesh)
             if refusal is None and not self._fits():
@@ -114,7 +106,8 @@ class ProcStarter:
                 self._on_failed(start.node, fd_reason(error))
                 continue
             try:
-                self.tell(start_rank(start, *self._client_tie()), [out_w, err_w])
+                order = start_rank(start, *self._client_tie())
+                self._zygotes.tell(self._zygotes.of_mesh(order.mesh), order, [out_w, err_w])
                 self._in_flight += 1
             except OSError as error:
                 self._on_failed(start.node, fd_reason(error))
@@ -134,46 +127,9 @@ class ProcStarter:
         self._free_fds -= FDS_A_PROC
         return self._free_fds >= 0
 
-    def tell(self, message: ToZygote, fds: list[int] | None = None) -> None:
-        """Send a message to the zygote, with these descriptors.
-
-        Raises:
-            OSError: the message is too large, or the kernel passes no more descriptors.
-        """
-        data = encode(message)
-        if len(data) > LARGEST:  # a truncated message would end the zygote
-            raise OSError(
-                errno.EMSGSIZE,
-                f"its start message has {len(data)} bytes, more than the limit of {LARGEST}; "
-                "pass less in its environment",
-            )
-        # The window above bounds the queue, so this blocks briefly or the zygote is dead.
-        socket.send_fds(self._zygote, [data], fds or [])
-
-    def reported(self) -> Iterator[Started | NotStarted | Ended]:
-        """Reports of the zygote that have arrived.
-
-        Ends this process if the zygote has ended, or cannot load what procs need.
-        """
-        while True:
-            try:
-                size = self._zygote.recv_into(self._inbox, 0, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return
-            except ConnectionResetError:
-                size = 0
-            if not size:
-                log.error("the zygote is gone; every proc of this host went with it")
-                os._exit(70)
-            message = decode_from_zygote(bytes(self._inbox[:size]))
-            if isinstance(message, CannotBegin):
-                log.error("the modules that procs need cannot be loaded: %s", message.why)
-                os._exit(70)
-            if isinstance(message, Started):
-                self._in_flight -= len(message.begun)
-            elif isinstance(message, NotStarted):
-                self._in_flight -= 1
-            yield message
+    def reported(self, message: Started | NotStarted) -> None:
+        """A zygote has reported about processes that it was told to start."""
+        self._in_flight -= len(message.begun) if isinstance(message, Started) else 1
 
 
 def start_rank(start: StartProc, client: str, number: int) -> StartRank:

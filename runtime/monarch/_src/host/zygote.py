@@ -10,8 +10,11 @@ the agent.
 
 Processes that a proc has started end with the proc. Its process group is killed. A process that
 has left the group for a session of its own is an orphan once its parent has ended: the proc adopts
-it while the proc lives, and the zygote after that. So a child of the zygote that is neither a proc
-nor started by a preloaded module was started by a proc that has ended.
+it while the proc lives, and the zygote after that. So a child of the zygote that is neither a proc,
+nor a zygote, nor started by a preloaded module was started by a proc that has ended.
+
+A zygote that has imported modules for procs to come (`host.state.zygotes`) is a fork of another
+zygote, and serves the agent as that one does, on a socket of its own. It dies with its parent.
 
 A proc that needs another interpreter, or a command in front of it, is forked too and then executes
 that (`monarch._src.host.exec_proc`): the parent, the pipes and the reaping stay the same.
@@ -31,20 +34,26 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import FrameType
 from typing import NoReturn, TypeAlias
 
 from monarch._src.host import spawn_spec as wire
 from monarch._src.host.exec_proc import begin, execute, import_path, prepared
+from monarch._src.host.import_checks import ProcessState, variables_read
 from monarch._src.host.spawn_spec import (
     Begun,
     Boot,
     CannotBegin,
     DropMesh,
     Ended,
+    EndZygote,
+    Imported,
+    Importing,
+    MakeZygote,
     MeshSpec,
     NotStarted,
+    Spoiled,
     Started,
     StartRank,
 )
@@ -93,7 +102,11 @@ class Zygote:
         self._failed_preloads: dict[int, str] = {}  # meshes that cannot start, and why
         self._ranks: dict[int, tuple[int, int, int]] = {}  # pid -> (mesh, rank, life)
         self._own: set[int] = set()  # processes that preloaded modules have started
+        self._zygotes: dict[int, int] = {}  # by number, the pids of those that were forked here
         self._inbox = memoryview(bytearray(LARGEST))  # touched up to the largest message
+        self._open_wake_pipe()
+
+    def _open_wake_pipe(self) -> None:
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_r, False)
         os.set_blocking(self._wake_w, False)
@@ -114,6 +127,9 @@ class Zygote:
         self._streams = sys.stdout, sys.stderr
         gc.freeze()  # no collection first, as in the agent
         gc.enable()
+        self._serve_all()
+
+    def _serve_all(self) -> NoReturn:
         poller = select.poll()
         poller.register(self._agent, select.POLLIN)
         poller.register(self._wake_r, select.POLLIN)
@@ -156,7 +172,77 @@ class Zygote:
                 case DropMesh():
                     self._meshes.pop(message.mesh, None)
                     self._failed_preloads.pop(message.mesh, None)
+                case MakeZygote():
+                    self._make_zygote(message, fds)
+                case EndZygote():
+                    pid = self._zygotes.get(message.zygote)
+                    if pid is not None:  # not reaped yet
+                        os.kill(pid, signal.SIGKILL)
         self._start(starts)
+
+    def _make_zygote(self, order: MakeZygote, fds: list[int]) -> None:
+        """Fork a zygote that imports those modules. If that fails, the agent reads end-of-file."""
+        with contextlib.suppress(OSError):
+            pid = os.fork()
+            if pid == 0:
+                self._become_zygote(order, fds[0])
+            self._zygotes[order.zygote] = pid
+        for fd in fds:
+            os.close(fd)
+
+    def _become_zygote(self, order: MakeZygote, agent: int) -> NoReturn:
+        """In the child: import, then serve the agent on that socket. Never returns."""
+        try:
+            die_with_parent(os.getppid())
+            adopt_orphans()
+            for fd in (self._agent.detach(), self._wake_r, self._wake_w):
+                os.close(fd)
+            self._open_wake_pipe()
+            signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
+            self._agent = socket.socket(fileno=agent)
+            for kept in (
+                self._meshes,
+                self._failed_preloads,
+                self._ranks,
+                self._own,
+                self._zygotes,
+            ):
+                kept.clear()
+            self._import(order)
+            self._serve_all()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+    def _import(self, order: MakeZygote) -> None:
+        """Import these modules, and end this process after one that leaves it unfit to fork."""
+        own_path, own_variables = sys.path[:], dict(os.environ)
+        sys.path[:] = import_path(order.path, own_path)
+        _set_variables(order.env)
+        with variables_read() as reads:
+            for module in order.modules:
+                self._send(Importing(module))
+                before = ProcessState.now()
+                try:
+                    importlib.import_module(module)
+                except BaseException as error:
+                    why = f"{type(error).__name__}: {error}"
+                else:
+                    why = before.what_was_left()
+                if why:
+                    self._send(Spoiled(module, why))
+                    self._await_end()
+        _set_variables({name: own_variables.get(name) for name in order.env})
+        sys.path[:] = own_path
+        self._make_ready_to_fork()
+        self._send(Imported(sorted(reads)))
+
+    def _make_ready_to_fork(self) -> None:
+        for stream in self._streams:  # or each fork would write the buffered text
+            stream.flush()
+        gc.collect()
+        gc.freeze()
 
     def _receive(self) -> tuple[wire.ToZygote, list[int]] | None:
         """The next message and its descriptors; None if none has arrived."""
@@ -193,10 +279,7 @@ class Zygote:
         finally:
             sys.path[:] = own
         self._own |= children() - before
-        for stream in self._streams:  # or each fork would write the buffered text
-            stream.flush()
-        gc.collect()
-        gc.freeze()
+        self._make_ready_to_fork()
 
     def _start(self, starts: list[StartOrder]) -> None:
         # Fork in a row with little work in between: after a fork every page is shared, and each
@@ -267,11 +350,7 @@ class Zygote:
             if start.command is not None:
                 adopt_orphans()  # the command may start the proc as its child
                 execute(start.command, start.env, boot, self._lifeline)
-            for name, value in start.env.items():
-                if value is not None:
-                    os.environ[name] = value
-                else:
-                    os.environ.pop(name, None)
+            _set_variables(start.env)
             status = begin(boot, self._lifeline, self._main)
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
@@ -299,6 +378,9 @@ class Zygote:
                 continue
             pid, status, usage = ended
             self._own.discard(pid)
+            if pid in self._zygotes.values():
+                self._zygotes = {n: one for n, one in self._zygotes.items() if one != pid}
+                self._end_left_by_zygote()
             place = self._ranks.pop(pid, None)
             if place is not None:
                 mesh, rank, life = place
@@ -307,6 +389,13 @@ class Zygote:
             self._end_orphans()
         for one in found:
             self._send(one)
+
+    def _end_left_by_zygote(self) -> None:
+        """Kill what the imports of a zygote have started, which this process has adopted."""
+        known = {*self._ranks, *self._own, *self._zygotes.values()}
+        for pid in children() - known:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
 
     def _end_orphans(self) -> None:
         """Kill processes that ended procs have left behind, and their descendants.
@@ -335,6 +424,14 @@ class Zygote:
             self._agent.sendall(wire.encode(message))
         except (BrokenPipeError, ConnectionResetError):
             os._exit(0)
+
+
+def _set_variables(changes: Mapping[str, str | None]) -> None:
+    for name, value in changes.items():
+        if value is not None:
+            os.environ[name] = value
+        else:
+            os.environ.pop(name, None)
 
 
 def _ended_child() -> tuple[int, int, resource.struct_rusage] | None:

@@ -19,7 +19,7 @@ from monarch._src.actor.context import origin_now, set_proc_maker
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.runtime import Runtime, runtime, runtime_or_none
-from monarch._src.config import for_new_procs, module_names, settings
+from monarch._src.config import AUTO, for_new_procs, preload_names, settings
 from monarch._src.errors import MeshStoppedError, SupervisionError
 from monarch._src.failures.report import RankFailure
 from monarch._src.host.exec_proc import inherited_python
@@ -32,6 +32,7 @@ from monarch._src.mesh.client import (
     session_for_client,
     shutdown_context,
 )
+from monarch._src.mesh.client_imports import client_imports, libraries
 from monarch._src.mesh.constructor_payload import extra_payloads
 from monarch._src.mesh.proc_mesh import (
     OwnedProcs,
@@ -202,7 +203,7 @@ class HostMesh(MeshTrait):
         bootstrap_command: PerRank[BootstrapCommand] | None = None,
         *,
         env: PerRank[Mapping[str, str]] | None = None,
-        preload: Sequence[str] | None = None,
+        preload: Sequence[str] | Literal["auto"] | None = None,
         restart: Restart | Literal["on-failure"] | None = None,
     ) -> ProcMesh:
         """Start processes. Returns at once; calls to their actors wait until the processes are up.
@@ -226,13 +227,15 @@ class HostMesh(MeshTrait):
                 to those. A process inherits the environment that the client has now; on a worker,
                 the worker's; when an actor spawns, the one that the client's session started with.
                 Variables that Python or the loader reads at startup (`PYTHON...`, `LD_...`) take
-                effect, at the price of starting a Python; a variable that a preloaded module has
-                already read does not.
+                effect, at the price of starting a Python; a variable that a module named in
+                `preload` has already read does not.
                 A mesh whose only dim is `gpus`, on a host with at least as many NVIDIA devices,
                 gives each process its own device by `CUDA_VISIBLE_DEVICES`, unless that variable is
                 set here, in the command or in this process.
-            preload: modules to import before the processes are forked; the setting `preload` if
-                None.
+            preload: modules to import before the processes are forked, once for all of them.
+                "auto": what this process has imported of large libraries, such as torch, unless
+                an option or `env` would make a difference to them. None: the setting `preload`,
+                which is "auto" unless it is set. `()`: none.
             restart: restart a process that dies, or whose actor dies: in its place, with the same
                 bootstrap function and the same constructors and arguments. `"on-failure"` means
                 `Restart()` of `monarch.supervision`, which says how often, and how calls behave in
@@ -251,7 +254,7 @@ class HostMesh(MeshTrait):
         dims = checked_dims(per_host or {})
         extent = self._with_hosts(dims)
         current_settings = settings()
-        modules = current_settings.preload if preload is None else module_names("preload", preload)
+        modules = current_settings.preload if preload is None else preload_names("preload", preload)
         policy = restart_policy(restart)
         if policy is not None and keeps_new_meshes():
             raise ValueError(KEPT_AND_RESTARTED.format(name or "procs"))
@@ -287,6 +290,7 @@ class HostMesh(MeshTrait):
         procs.bootstrapped = None if function is None else set()
         mesh = ProcMesh(run, procs, region, self)
         begin = Bootstrap() if function is None else Bootstrap(extra_payloads(mesh), origin_now())
+        path = clients_path(all(c is None or is_this_python(c.program) for c in commands))
         spec = SpawnProcs(
             mesh=ref.uid,
             name=ref.name,
@@ -296,8 +300,8 @@ class HostMesh(MeshTrait):
             owner_address=run.node.address,
             env=environments,
             cwd=working_directory(),
-            path=clients_path(all(c is None or is_this_python(c.program) for c in commands)),
-            preload=list(modules),
+            path=path,
+            preload=[] if modules == AUTO else list(modules),
             startup_s=current_settings.startup_s,
             cleanup_s=current_settings.cleanup_s,
             commands=[None if c is None else c.command for c in commands],
@@ -308,8 +312,10 @@ class HostMesh(MeshTrait):
             keep=keeps_new_meshes(),
             sites=list(sites),
             devices=elsewhere and tuple(dims.labels) == ("gpus",),
+            imports=client_imports(path, _changed_here(elsewhere)) if modules == AUTO else None,
         )
         procs.kept = spec.keep
+        procs.imports = libraries(spec.preload or (spec.imports.needed if spec.imports else []))
         run.hooks.on_proc_ready, run.terminations.on_bootstrapped = proc_ready, proc_bootstrapped
         run.terminations.on_restarting = proc_restarting
         run.known.learn(ref)
@@ -458,10 +464,14 @@ def _environments(
     settings_here: Mapping[str, str], asked: Sequence[Mapping[str, str]], elsewhere: bool
 ) -> list[dict[str, str | None]]:
     """Changes to the agents' environment: one dict for all ranks, one for each, or none."""
-    session = None if elsewhere else current_session()
-    changed = {} if session is None else session.changed_environment()
-    first = {**changed, **settings_here}
+    first = {**_changed_here(elsewhere), **settings_here}
     return [{**first, **added} for added in asked or ([{}] if first else [])]
+
+
+def _changed_here(elsewhere: bool) -> dict[str, str | None]:
+    """The changes of a client to the environment of its host's agent."""
+    session = None if elsewhere else current_session()
+    return {} if session is None else session.changed_environment()
 
 
 def _when_all_done(run: Runtime, futures: Sequence[Future[None]]) -> Future[None]:

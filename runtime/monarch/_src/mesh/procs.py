@@ -33,5 +33,6 @@ class Procs:
         self.failures: dict[int, RankFailure] = {}
         self.initialized: Future[bool] | None = None
         self.kept = False  # whether it outlives this client
+        self.imports: tuple[str, ...] = ()  # the libraries that its processes are forked with
         self.on_forgotten: Callable[[], None] | None = None  # of the driver of its tensors
         self.lock = GuardedLock()

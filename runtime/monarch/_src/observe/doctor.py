@@ -16,14 +16,17 @@ from typing import Literal
 from monarch._src.config import from_environment, settings
 from monarch._src.install_check import REMEDY, rival_install
 from monarch._src.net import session_directory as sessions
+from monarch._src.net.observer import ask_agents
 from monarch._src.observe.stacks.py_spy import INSTALL, find_py_spy
 from monarch._src.rdma.cuda.driver import NoGpuError, load
 from monarch._src.rdma.transports.cma import works_here
 from monarch._src.rdma.verbs import sysfs
 from monarch._src.system.process import pidfd
 from monarch._src.version import VERSION
+from monarch._src.wire.messages import Snapshotted
 
 _FDS_PER_PROC = 3
+_ANSWER_S = 2.0  # how long an agent may take to answer
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,22 @@ def _settings() -> Finding:
     given = from_environment()
     text = f"the environment sets {', '.join(given)}" if given else "the environment sets none"
     return Finding("settings", "ok", text)
+
+
+def _imports() -> Finding:
+    """Libraries with which the processes of living sessions cannot be forked."""
+    living = [one for one in sessions.find(sessions.search_path()) if sessions.is_held(one)]
+    found: dict[str, str] = {}
+    for answer in ask_agents(living, _ANSWER_S):
+        if isinstance(answer, Snapshotted):
+            found.update(answer.given_up)
+    if not found:
+        return Finding("shared imports", "ok", "ranks are forked with what the client has imported")
+    text = "; ".join(f"{module}: {why}" for module, why in found.items())
+    return Finding(
+        "shared imports", "missing", f"ranks import these for themselves: {text}",
+        "nothing to do, unless their start is slow: name in `preload` what to import once",
+    )  # fmt: skip
 
 
 def _directory() -> Finding:
@@ -191,6 +210,7 @@ _CHECKS: tuple[Callable[[], Finding], ...] = (
     _python,
     _monarch,
     _settings,
+    _imports,
     _directory,
     _descriptors,
     _cores,

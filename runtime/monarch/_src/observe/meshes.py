@@ -117,12 +117,16 @@ def meshes() -> list[ProcMesh]:
 
 @dataclass(frozen=True)
 class StartingMesh:
-    """A proc mesh that is not ready; `ready` of its `procs` are, with bootstrap functions run."""
+    """A proc mesh that is not ready; `ready` of its `procs` are, with bootstrap functions run.
+
+    `imports` are the libraries that its processes are forked with.
+    """
 
     uid: str
     name: str
     ready: int
     procs: int
+    imports: tuple[str, ...] = ()
 
 
 def starting() -> list[StartingMesh]:
@@ -133,7 +137,7 @@ def starting() -> list[StartingMesh]:
         if procs.initialized is None or procs.initialized.done:
             continue
         ready = len(procs.ready if procs.bootstrapped is None else procs.bootstrapped)
-        found.append(StartingMesh(mesh.uid, mesh.name, ready, len(procs.region)))
+        found.append(StartingMesh(mesh.uid, mesh.name, ready, len(procs.region), procs.imports))
     return found
 
 

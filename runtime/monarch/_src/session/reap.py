@@ -116,7 +116,7 @@ def _family(agent: Entry) -> list[Entry]:
     """The agent and the processes that end with it: the groups that it and its procs lead."""
     entries = process_table.entries()
     below = process_table.descendants(agent.pid, entries)
-    zygotes = {one.pid for one in below if one.parent == agent.pid}
+    zygotes = _zygotes(agent, below)
     groups = {one.pid for one in below if one.parent in zygotes and one.group == one.pid}
     groups.add(agent.pid)
     known = {one.pid for one in below if one.pid in zygotes or one.parent in zygotes}
@@ -125,6 +125,21 @@ def _family(agent: Entry) -> list[Entry]:
         for one in entries
         if (one.group in groups or one.pid in known) and one.state not in process_table.DEAD_STATES
     ]
+
+
+def _zygotes(agent: Entry, below: Sequence[Entry]) -> set[int]:
+    """The first zygote, a child of the agent, and those that were forked from a zygote.
+
+    They stay in the agent's group, which procs leave.
+    """
+    found = {one.pid for one in below if one.parent == agent.pid}
+    while more := {
+        one.pid
+        for one in below
+        if one.parent in found and one.group == agent.group and one.pid not in found
+    }:
+        found |= more
+    return found
 
 
 def _finish(ending: Ending, deadline: float, timeout_s: float, outcome: Outcome) -> None:
@@ -282,12 +297,10 @@ def _directory_of(one: Entry) -> Path | None:
 def _serves_live_client(one: Entry, directory: Path) -> bool:
     """Whether a session without a directory still serves a client: its agent has its records open.
 
-    Checks the process, its parent and the parent of that: proc, zygote, agent.
+    Checks the process and its ancestors: proc, zygotes, agent.
     """
     known: Entry | None = one
-    for _ in range(3):
-        if known is None:
-            return False
+    while known is not None and known.pid > 1:
         client = _client_of_agent(known.pid, directory)
         if client is not None:
             return sessions.lives(client)

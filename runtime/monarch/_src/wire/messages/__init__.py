@@ -37,6 +37,8 @@ from monarch._src.wire.messages.agent import (
     Command,
     FlushOutput,
     GaveUp,
+    ImportAhead,
+    Imports,
     MeshState,
     MeshStopped,
     OutputFlushed,
@@ -236,6 +238,8 @@ __all__ = [
     "Heard",
     "Hello",
     "HoldSite",
+    "ImportAhead",
+    "Imports",
     "Keep",
     "KeepFailures",
     "KeepSite",
@@ -326,7 +330,7 @@ AnyMessage = (
     | SpawnActor | StopActor | StopProc | Call | Reply | ActorFailed | Probe | Bootstrap
     | Bootstrapped | Undelivered | Cast | CastTree | TreeDone | TreeStuck | Answer | Answers
     | ReadMetrics | GaveUp | ProcLife
-    | ReadTable | TableRead | SetHistory
+    | ReadTable | TableRead | SetHistory | ImportAhead
     | ReadStacks | StacksRead | ReadWaits | WaitsRead | SampleStacks | StacksSampled
     | SignalProcs | Signalled | SetLinks | AskData | Keep | Kept
     | KeptActors | ForgetActors | Attach | Attached | Detach | TakenOver | ClientIs | Heard

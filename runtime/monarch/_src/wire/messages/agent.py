@@ -34,6 +34,20 @@ class RestartRule(msgspec.Struct, frozen=True):
     seed: int
 
 
+class Imports(msgspec.Struct, frozen=True):
+    """What a client has imported of the libraries that procs are forked with.
+
+    `modules` are in the order in which the client imported them. Its program names those in
+    `needed`, a part of `modules`: a mesh waits until they are imported. `env` has the client's
+    changes to the agent's environment (None: removed), `path` its import path.
+    """
+
+    modules: list[str]
+    needed: list[str]
+    path: list[str]
+    env: dict[str, str | None]
+
+
 class SpawnProcs(Message, tag=10):
     """Start `count` procs for a new mesh. They say hello to the agent and to `owner`.
 
@@ -64,6 +78,7 @@ class SpawnProcs(Message, tag=10):
     first: int = 0
     count: int = 0  # 0: all ranks
     devices: bool = False  # give each rank a CUDA device of its own, if there are enough
+    imports: Imports | None = None  # fork from a zygote with these modules, if it suits the mesh
 
     @property
     def ranks(self) -> int:
@@ -205,6 +220,8 @@ class Snapshotted(Message, tag=24):
     request: int
     meshes: list[MeshState]
     ending: bool = False  # the agent is ending, with all these procs
+    importing: str = ""  # the module that a zygote imports now, for procs to come
+    given_up: dict[str, str] = {}  # modules that no zygote of this host imports any more, and why
 
 
 class OutputLines(Message, tag=25):
@@ -223,3 +240,9 @@ class OutputFlushed(Message, tag=26):
     """The answer to FlushOutput."""
 
     request: int
+
+
+class ImportAhead(Message, tag=208):
+    """Import these modules in a zygote, for meshes to come."""
+
+    imports: Imports

@@ -1,0 +1,134 @@
+"""What this process has imported of large libraries, for procs that are forked with them.
+
+Runs in: the client and procs that spawn meshes.
+
+A rank that imports torch takes two seconds of a processor and 140 MB of its own. Forked from a
+process that has imported torch, it has it at once and shares the memory. The agent imports what is
+listed here in such a process (`host.state.zygotes`).
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import cast
+
+from monarch._src.wire.messages import Imports
+
+# Libraries that are slow to import. Not among them: libraries whose own threads do not survive a
+# fork although they start them late (jax, polars, tensorflow).
+LIBRARIES = frozenset(
+    (
+        "accelerate", "datasets", "diffusers", "lightning", "matplotlib", "numpy", "pandas", "peft",
+        "pyarrow", "pytorch_lightning", "safetensors", "scipy", "sklearn", "sympy", "tokenizers",
+        "torch", "torchaudio", "torchvision", "transformers", "xgboost",
+    )
+)  # fmt: skip
+_OWN = frozenset(("monarch", "monarch_jupyter"))
+
+
+def client_imports(path: Sequence[str], env: Mapping[str, str | None]) -> Imports | None:
+    """What this process has imported of LIBRARIES; None if nothing.
+
+    Args:
+        path: the import path of new procs.
+        env: the changes of this process to the agent's environment.
+    """
+    if sys.modules.keys().isdisjoint(LIBRARIES):  # of a client without them nothing is asked
+        return None
+    modules = _packages()
+    if not modules:
+        return None
+    named = named_by_program()
+    needed = [module for module in modules if module.partition(".")[0] in named]
+    return Imports(modules, needed, list(path), dict(env))
+
+
+def _packages() -> list[str]:
+    """The imported packages of LIBRARIES: library by library, in the order of their imports.
+
+    Of a library that another thread is just importing nothing is listed.
+    """
+    found = [
+        name
+        for name, module in sys.modules.copy().items()
+        if name.partition(".")[0] in LIBRARIES and "__path__" in _variables(module)
+    ]
+    busy = {top for top in libraries(found) if _is_being_imported(top)}
+    # An import registers a package before its subpackages, but torch registers some by hand.
+    return [
+        name
+        for top in libraries(found)
+        if top not in busy
+        for name in [top, *(one for one in found if one.startswith(f"{top}."))]
+    ]
+
+
+def _variables(module: object) -> Mapping[str, object]:
+    if issubclass(type(module), ModuleType):
+        return object.__getattribute__(module, "__dict__")
+    return {}
+
+
+def _is_being_imported(name: str) -> bool:
+    spec = _variables(sys.modules.get(name)).get("__spec__")
+    return spec is None or bool(getattr(spec, "_initializing", False))
+
+
+def libraries(modules: Sequence[str]) -> tuple[str, ...]:
+    """The libraries that these modules belong to, each once."""
+    return tuple(dict.fromkeys(module.partition(".")[0] for module in modules))
+
+
+def named_by_program() -> set[str]:
+    """The libraries whose modules, classes, functions or objects the program's modules name.
+
+    The program's modules are the script or the notebook, and modules that are neither in the
+    standard library nor installed.
+    """
+    named: set[str] = set()
+    for module in _program():
+        for value in list(_variables(module).values()):
+            named.add(_module_of(value).partition(".")[0])
+    return named & LIBRARIES
+
+
+def _module_of(value: object) -> str:
+    """The module that a value is, or comes from. Runs no code of the value's."""
+    kind = type(value)  # not `isinstance`, which asks the value for its class
+    if issubclass(kind, ModuleType):
+        name = _variables(value).get("__name__")
+    elif kind in (FunctionType, BuiltinFunctionType):
+        name = cast("FunctionType", value).__module__
+    else:
+        described = cast("type", value) if issubclass(kind, type) else kind
+        name = type.__getattribute__(described, "__dict__").get("__module__")
+    return name if isinstance(name, str) else ""
+
+
+def _program() -> Iterator[ModuleType]:
+    installed, apart = _installed(), LIBRARIES | _OWN
+    for name, module in sys.modules.copy().items():
+        if name == "__main__":
+            yield module
+            continue
+        file = _variables(module).get("__file__")
+        if (
+            isinstance(file, str)
+            and not file.startswith(installed)
+            and name.partition(".")[0] not in apart
+        ):
+            yield module
+
+
+@lru_cache(maxsize=1)
+def _installed() -> tuple[str, ...]:
+    """The directories of the standard library and of installed packages."""
+    paths = {sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    paths.update(site.getsitepackages(), [site.getusersitepackages()])
+    return tuple(f"{path}{os.sep}" for path in paths if path)
