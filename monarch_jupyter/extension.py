@@ -9,6 +9,7 @@ is then as it was before.
 from __future__ import annotations
 
 import atexit
+import logging
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -20,6 +21,7 @@ from IPython.core.interactiveshell import InteractiveShell
 import monarch.actor
 from monarch import observe
 from monarch.observe import Stacks
+from monarch.session import import_ahead
 from monarch_jupyter.cells.displays import Displays, redirect, share_displays
 from monarch_jupyter.cells.errors import CellErrors, cell_names_of
 from monarch_jupyter.cells.fault_notices import FaultNotices
@@ -52,6 +54,9 @@ from monarch_jupyter.rendering.formatters import Formatters
 if TYPE_CHECKING:
     from monarch_jupyter.protocol.bars import Bar
     from monarch_jupyter.widgets.progress import ProgressBars
+
+
+log = logging.getLogger("monarch.jupyter.extension")
 
 
 class Extension:
@@ -90,6 +95,7 @@ class Extension:
             self._on("post_run_cell", lambda: followed_variables.update_grids(router.say), undo)
             self._on("post_run_cell", router.flush, undo)
             self._on("post_run_cell", router.cell_ended, undo)
+            self._on("post_run_cell", _import_ahead, undo)
 
             def flush() -> None:
                 displays.flush()
@@ -263,6 +269,13 @@ class Extension:
 
 def _nothing(origin: int) -> None:
     """Do nothing: a terminal shows each line as it arrives and has no clickable output."""
+
+
+def _import_ahead() -> None:
+    try:
+        import_ahead()
+    except Exception as error:  # the first spawn meets the same, and raises it
+        log.debug("nothing is imported ahead: %s", error)
 
 
 def _debug_the_kernel() -> None:

@@ -1,4 +1,4 @@
-"""Sessions that outlive their client: keep one by name, attach to it from another process, reap it.
+"""Sessions: keep one by name, attach to it from another process, reap it; import libraries ahead.
 
 from monarch.session import attach, keep
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import monarch.actor
 from monarch._src.errors import SessionError
+from monarch._src.mesh.import_ahead import import_ahead
 from monarch._src.session.keep import AttachedSession, attach, detach, keep
 from monarch._src.session.listing import (
     Reaped,
@@ -29,6 +30,7 @@ __all__ = [
     "SessionSnapshot",
     "attach",
     "detach",
+    "import_ahead",
     "inspect",
     "keep",
     "reap",
