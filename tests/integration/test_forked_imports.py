@@ -6,6 +6,7 @@ import os
 import random
 import select
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -18,10 +19,20 @@ from monarch._src.mesh import client_imports
 from monarch._src.mesh.client import current_session
 from monarch._src.session.session_snapshots import snapshot_sessions
 from monarch._src.wire.messages import Snapshotted
-from monarch.actor import Actor, ProcMesh, RestartedError, endpoint, shutdown_context, this_host
+from monarch.actor import (
+    Actor,
+    ProcMesh,
+    RestartedError,
+    attach_to_workers,
+    endpoint,
+    shutdown_context,
+    this_host,
+)
 from monarch.config import configured
+from monarch.session import attach
 from tests.conftest import Faults
 from tests.leaks import PATIENCE_S
+from tests.workers import TRUST_ALL, workers
 
 Spawn = Callable[..., ProcMesh]
 LONG_S = 10 * PATIENCE_S
@@ -186,6 +197,41 @@ def test_actors_spawn_meshes_with_what_their_process_has_imported(
         return len(asked.get(timeout=LONG_S).values())
 
     assert importers(procs).run.call(inner).get(timeout=LONG_S).values() == [1]
+
+
+def test_ranks_on_workers_are_forked_with_what_the_client_has_imported(
+    libraries: Libraries, agent_errors: object
+) -> None:
+    libraries.make("large")
+    libraries.take("large")
+    with workers(2) as found:
+        hosts = attach_to_workers(ca=TRUST_ALL, workers=[one.address for one in found])
+        procs = hosts.spawn_procs({"gpus": 2})
+        asked = importers(procs).imported_in.call("large").get(timeout=LONG_S).values()
+        assert all(imported != own for imported, own in asked)
+        assert len({imported for imported, _ in asked}) == 2  # once on each host
+        shutdown_context(reason="the workers are about to end")
+
+
+def test_a_client_that_takes_up_a_kept_session_has_the_library_there(
+    libraries: Libraries, tmp_path: Path
+) -> None:
+    libraries.make("large")
+    libraries.take("large")
+    name = f"imports-{os.getpid()}"
+    program = (
+        "import large; from monarch._src.mesh import client_imports as of_client\n"
+        "of_client.LIBRARIES = frozenset(['large'])\n"
+        "from monarch.actor import this_host; from monarch.session import keep\n"
+        f"keep({name!r}); this_host().spawn_procs({{'gpus': 1}}, name='kept').initialized.get()\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", program], env=env, check=True, cwd=tmp_path)
+    kept = attach(name)["kept"]
+    new = this_host().spawn_procs({"gpus": 1}, name="new")
+    assert places(kept, "large") == {"fork"}
+    assert places(new, "large") == {"fork"}
+    shutdown_context()
 
 
 # --- what spoils a fork ---------------------------------------------------------------------------

@@ -44,6 +44,13 @@ def test_only_work_that_is_under_way_for_long_has_a_bar() -> None:
     assert spawning.said(10.0) == "spawning readers: 300 of 1,024 processes, 9.0 s"
 
 
+def test_a_mesh_whose_processes_wait_for_an_import_says_so() -> None:
+    (bar,) = bars_of([], [StartingMesh("a", "new", 0, 4, ("torch", "numpy"))], {"mesh a": 0.0}, 9.0)
+    assert bar.said(9.0).endswith("0 of 4 processes, 9.0 s; waiting for the import of torch, numpy")
+    (bar,) = bars_of([], [StartingMesh("a", "new", 1, 4, ("torch",))], {"mesh a": 0.0}, 9.0)
+    assert bar.said(9.0) == "spawning new: 1 of 4 processes, 9.0 s"
+
+
 def test_a_map_has_one_bar_in_place_of_those_of_its_calls() -> None:
     began = {"map 9": 0.0, "map 10": 0.0, "call 1": 0.0, "call 2": 0.0, "call 3": 0.0}
     late = ({"gpus": 2}, {"gpus": 3})

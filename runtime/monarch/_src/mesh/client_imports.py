@@ -20,13 +20,14 @@ from typing import cast
 
 from monarch._src.wire.messages import Imports
 
-# Libraries that are slow to import. Not among them: libraries whose own threads do not survive a
-# fork although they start them late (jax, polars, tensorflow).
+# Libraries that are slow to import and that ranks compute with. Not among them: libraries that draw
+# (matplotlib), and those whose threads do not survive a fork although they start late (jax, polars,
+# tensorflow).
 LIBRARIES = frozenset(
     (
-        "accelerate", "datasets", "diffusers", "lightning", "matplotlib", "numpy", "pandas", "peft",
-        "pyarrow", "pytorch_lightning", "safetensors", "scipy", "sklearn", "sympy", "tokenizers",
-        "torch", "torchaudio", "torchvision", "transformers", "xgboost",
+        "accelerate", "datasets", "diffusers", "lightning", "numpy", "pandas", "peft", "pyarrow",
+        "pytorch_lightning", "safetensors", "scipy", "sklearn", "tokenizers", "torch", "torchaudio",
+        "torchvision", "transformers", "xgboost",
     )
 )  # fmt: skip
 _OWN = frozenset(("monarch", "monarch_jupyter"))
