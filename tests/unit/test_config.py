@@ -40,7 +40,7 @@ DEFAULTS = {
     "attach_timeout": None,
     "message_delivery_timeout": None,
     "detached_limit": 604800.0,
-    "preload": (),
+    "preload": "auto",
     "enable_log_forwarding": True,
     "small_write_threshold": 256,
     "rdma_allow_tcp_fallback": True,
@@ -142,10 +142,25 @@ def test_what_is_no_duration_is_refused_with_an_example(value: object) -> None:
         (("a", "b"), ("a", "b")),
         ("", ()),
         ([], ()),
+        ("none", ()),
+        (" auto ", "auto"),
     ],
 )
-def test_modules_are_a_list_or_text_with_commas(value: object, names: tuple[str, ...]) -> None:
+def test_modules_are_a_list_or_text_with_commas(
+    value: object, names: tuple[str, ...] | str
+) -> None:
     assert configure(preload=value)["preload"] == names
+
+
+@pytest.mark.parametrize("value", [(), ("torch", "numpy"), "auto"])
+def test_new_procs_get_the_modules_of_their_owner(
+    monkeypatch: pytest.MonkeyPatch, value: object
+) -> None:
+    configure(preload=value)
+    for name, text in for_new_procs().items():
+        monkeypatch.setenv(name, text)
+    clear_runtime_config()
+    assert settings().preload == value
 
 
 @pytest.mark.parametrize("value", ["to rch", "torch.", "1torch", [""], [1], {"torch"}, 5])

@@ -8,11 +8,9 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, TypeVar
-
-import msgspec
 
 from monarch._src.actor.checked_names import name_text
 from monarch._src.actor.context import origin_now, set_proc_maker
@@ -57,6 +55,7 @@ from monarch._src.mesh.spawn_options import (
     env_for,
     is_this_python,
     proc_bind_for,
+    requests_by_site,
     working_directory,
 )
 from monarch._src.net.local.leader import SHUT_DOWN
@@ -325,7 +324,7 @@ class HostMesh(MeshTrait):
         remember(mesh)
         if spec.keep and sites:
             on_remote_mesh(mesh)
-        for place, part in _requests_by_site(spec):
+        for place, part in requests_by_site(spec):
             if run.routes.tell_agent_at(place, part):
                 continue
             if place != run.site:
@@ -546,25 +545,6 @@ def _check_attached(run: Runtime, sites: Sequence[str]) -> None:
             f"this process no longer has these hosts: {names} (released, shut down or lost); "
             "attach to them again by attach_to_workers"
         )
-
-
-def _requests_by_site(spec: SpawnProcs) -> Iterator[tuple[str, SpawnProcs]]:
-    """The part of the request for each host, with the host's site."""
-    if not spec.sites:
-        yield "", spec
-        return
-    count = spec.ranks // len(spec.sites)
-    for at, place in enumerate(spec.sites):
-        block = slice(at * count, (at + 1) * count)
-        yield place, msgspec.structs.replace(
-            spec, first=at * count, count=count, env=_of_block(spec.env, block),
-            commands=_of_block(spec.commands, block), affinity=_of_block(spec.affinity, block),
-        )  # fmt: skip
-
-
-def _of_block(options: list[T], block: slice) -> list[T]:
-    """The options of a block of ranks. A single option applies to all ranks, and stays."""
-    return options if len(options) < 2 else options[block]
 
 
 def _no_agent(ref: ProcsRef) -> RankFailure:

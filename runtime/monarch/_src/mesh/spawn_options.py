@@ -10,7 +10,7 @@ import os
 import shutil
 import site
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar, cast
@@ -30,7 +30,7 @@ from monarch._src.system.hardware import (
     parse_cpu_list,
 )
 from monarch._src.wire.frames import Payload
-from monarch._src.wire.messages import Command
+from monarch._src.wire.messages import Command, SpawnProcs
 
 T = TypeVar("T")
 PerRank: TypeAlias = "T | Callable[[Point], T]"
@@ -401,3 +401,25 @@ def clients_path(same_python: bool) -> list[str]:
 @lru_cache(maxsize=1)
 def _absolute(here: str, path: tuple[str, ...]) -> list[str]:
     return [os.path.abspath(os.path.join(here, p)) for p in path]
+
+
+# --- hosts ----------------------------------------------------------------------------------------
+
+
+def requests_by_site(spec: SpawnProcs) -> Iterator[tuple[str, SpawnProcs]]:
+    """The part of the request for each host, with the host's site."""
+    if not spec.sites:
+        yield "", spec
+        return
+    count = spec.ranks // len(spec.sites)
+    for at, place in enumerate(spec.sites):
+        block = slice(at * count, (at + 1) * count)
+        yield place, msgspec.structs.replace(
+            spec, first=at * count, count=count, env=_of_block(spec.env, block),
+            commands=_of_block(spec.commands, block), affinity=_of_block(spec.affinity, block),
+        )  # fmt: skip
+
+
+def _of_block(options: list[T], block: slice) -> list[T]:
+    """The options of a block of ranks. A single option applies to all ranks, and stays."""
+    return options if len(options) < 2 else options[block]
