@@ -17,7 +17,7 @@ import pytest
 
 from monarch._src.mesh import client_imports
 from monarch._src.mesh.client import current_session
-from monarch._src.session.session_snapshots import snapshot_sessions
+from monarch._src.net.observer import ask_agents
 from monarch._src.wire.messages import Snapshotted
 from monarch.actor import (
     Actor,
@@ -100,14 +100,20 @@ def importers(procs: ProcMesh) -> Importer:
 
 def places(procs: ProcMesh, name: str) -> set[str]:
     """Where ranks have the module from: of a rank's `own` import, or by a `fork`."""
-    asked = importers(procs).imported_in.call(name).get(timeout=LONG_S).values()
+    return places_of(importers(procs), name)
+
+
+def places_of(actors: Importer, name: str) -> set[str]:
+    asked = actors.imported_in.call(name).get(timeout=LONG_S).values()
     return {"own" if imported == own else "fork" for imported, own in asked}
 
 
 def agent_answer() -> Snapshotted:
-    (session,) = snapshot_sessions(None, LONG_S)
-    assert isinstance(session.answer, Snapshotted)
-    return session.answer
+    session = current_session()
+    assert session is not None
+    (answer,) = ask_agents([session.directory], LONG_S)
+    assert isinstance(answer, Snapshotted)
+    return answer
 
 
 # --- what is shared -------------------------------------------------------------------------------
@@ -263,32 +269,21 @@ SPOILERS = {
 NOT_IMPORTED = ("error", "exit", "crash")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in SPOILERS if kind not in NOT_IMPORTED])
-def test_a_library_after_which_no_fork_is_safe_is_given_up(
-    spawn_procs: Spawn, libraries: Libraries, kind: str
+def test_libraries_after_which_no_fork_is_safe_are_given_up(
+    spawn_procs: Spawn, libraries: Libraries
 ) -> None:
-    source, why = SPOILERS[kind]
-    libraries.make("spoiler", source)
+    for kind, (source, _) in SPOILERS.items():
+        libraries.make(f"spoils_by_{kind}", source)
     libraries.make("good")
-    libraries.take("spoiler", "good")
-    procs = spawn_procs({"gpus": 2})
-    assert places(procs, "spoiler") == {"own"}
-    said = agent_answer().given_up
-    assert list(said) == ["spoiler"]
-    assert why in said["spoiler"]
-    assert places(spawn_procs({"gpus": 2}), "good") == {"fork"}
-
-
-@pytest.mark.parametrize("kind", NOT_IMPORTED)
-def test_a_library_that_cannot_be_imported_ahead_costs_no_mesh(
-    spawn_procs: Spawn, libraries: Libraries, kind: str
-) -> None:
-    source, why = SPOILERS[kind]
-    libraries.make("spoiler", source)
-    libraries.make("good")
-    libraries.take("spoiler", "good")
-    assert places(spawn_procs({"gpus": 2}), "good") == {"fork"}
-    assert why in agent_answer().given_up["spoiler"]
+    libraries.take(*(f"spoils_by_{kind}" for kind in SPOILERS), "good")
+    actors = importers(spawn_procs({"gpus": 2}))
+    assert places_of(actors, "good") == {"fork"}
+    found = agent_answer().given_up
+    assert found.keys() == {f"spoils_by_{kind}" for kind in SPOILERS}
+    for kind, (_, why) in SPOILERS.items():
+        assert why in found[f"spoils_by_{kind}"]
+        if kind not in NOT_IMPORTED:
+            assert places_of(actors, f"spoils_by_{kind}") == {"own"}
 
 
 def test_an_import_that_hangs_costs_no_mesh(spawn_procs: Spawn, libraries: Libraries) -> None:
@@ -305,8 +300,8 @@ def test_a_mesh_that_is_stopped_while_it_waits_ends_at_once(
 ) -> None:
     libraries.make("hangs", "import threading; threading.Event().wait()")
     libraries.take("hangs")
-    procs = spawn_procs({"gpus": 2})
-    procs.stop().get(timeout=LONG_S)
+    spawn_procs({"gpus": 2}).stop().get(timeout=LONG_S)
+    assert agent_answer().importing == "hangs"  # the mesh has not waited for its end
 
 
 # --- what must be each process's own --------------------------------------------------------------

@@ -92,8 +92,10 @@ class ProcStarter:
                 self._on_failed(start.node, "its mesh was stopped before it began")
                 continue
             if self._zygotes.is_held(start.spec.mesh):
-                self._held.append(start)
-                continue
+                if not self._host.meshes[start.spec.mesh].stopping:
+                    self._held.append(start)
+                    continue
+                self._zygotes.stop_waiting(start.spec.mesh)
             refusal = self._refused.get(start.spec.mesh)
             if refusal is None and not self._fits():
                 refusal = no_descriptors()

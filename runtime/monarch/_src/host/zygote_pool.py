@@ -104,6 +104,10 @@ class ZygotePool:
             )
         )  # fmt: skip
 
+    def stop_waiting(self, mesh: int) -> None:
+        """Have that mesh wait no longer."""
+        self._do(self._state.waited_enough(mesh, time.monotonic()))
+
     def mesh_freed(self, mesh: int) -> None:
         """Forget a mesh, here and in its zygote."""
         zygote = self._state.zygote_of(mesh)

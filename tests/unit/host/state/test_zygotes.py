@@ -114,6 +114,13 @@ def test_a_mesh_waits_no_longer_than_it_may() -> None:
     assert zygotes.time_passed(100 + WAIT_S) == [Place(7, FIRST)]
 
 
+def test_a_mesh_that_is_being_stopped_waits_no_longer() -> None:
+    zygotes = new()
+    spawned(zygotes, 7, imports("torch", needed=["torch"]))
+    assert zygotes.waited_enough(7, 1) == [Place(7, FIRST)]
+    assert zygotes.waited_enough(8, 2) == []
+
+
 def test_an_import_that_hangs_is_ended_and_given_up() -> None:
     zygotes = new()
     zygotes.imports_asked(imports("numpy", "torch"), 0)

@@ -140,6 +140,13 @@ class Zygotes:
         self._held[mesh] = _Held(imports, [dict(env) for env in envs] or [{}], now + wait_s)
         return self._advance(now)
 
+    def waited_enough(self, mesh: int, now: float) -> list[Action]:
+        """That mesh waits no longer: it is being stopped."""
+        held = self._held.get(mesh)
+        if held is not None:
+            held.until = now
+        return self._advance(now)
+
     def mesh_freed(self, mesh: int, now: float) -> list[Action]:
         """The mesh has ended, or nobody waits for it any more."""
         self._held.pop(mesh, None)
