@@ -93,7 +93,7 @@ class Waiter(Actor):
 
 @pytest.fixture(scope="module")
 def hosts(agent_errors: object) -> Iterator[HostMesh]:
-    with configured(liveness=6), workers(HOSTS) as found:
+    with configured(liveness=6, startup_timeout=PATIENCE_S), workers(HOSTS) as found:
         yield attach_to_workers(ca=TRUST_ALL, workers=[one.address for one in found])
         shutdown_context(reason="the workers are about to end")
     session_directory.sweep(session_directory.base_directory())  # of the one that was killed

@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from importlib.machinery import PathFinder
 
 from monarch._src.host.spawn_spec import (
@@ -112,7 +113,7 @@ class ZygotePool:
         """Forget a mesh, here and in its zygote."""
         zygote = self._state.zygote_of(mesh)
         if zygote is not None:
-            self.tell(zygote, DropMesh(mesh))
+            self._order(zygote, DropMesh(mesh))
         self._specs.pop(mesh, None)
         self._do(self._state.mesh_freed(mesh, time.monotonic()))
 
@@ -127,7 +128,7 @@ class ZygotePool:
     def close(self) -> None:
         """End all zygotes but the first, which the caller ends. Bounded in time."""
         for end in self._state.all_made():
-            self.tell(end.parent, EndZygote(end.zygote))
+            self._order(end.parent, EndZygote(end.zygote))
         deadline = time.monotonic() + END_S
         for zygote, own in self._sockets.items():
             while zygote != FIRST and _is_readable(own, deadline) and self._receive(own):
@@ -149,16 +150,21 @@ class ZygotePool:
         # The starter's window bounds the queue, so this blocks briefly or the zygote is dead.
         socket.send_fds(self._sockets[zygote], [data], fds)
 
+    def _order(self, zygote: int, message: ToZygote, fds: Sequence[int] = ()) -> None:
+        """As `tell`. A zygote that has just ended gets no message; its end is read next."""
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self.tell(zygote, message, fds)
+
     def _do(self, actions: Sequence[Action]) -> None:
         for action in actions:
             match action:
                 case Make():
                     self._make(action)
                 case End(parent, zygote):
-                    self.tell(parent, EndZygote(zygote))
+                    self._order(parent, EndZygote(zygote))
                     self._remove(zygote)
                 case Place(mesh, zygote):
-                    self.tell(zygote, self._specs.pop(mesh))
+                    self._order(zygote, self._specs.pop(mesh))
 
     def _make(self, make: Make) -> None:
         log.info("a zygote imports %s", ", ".join(make.modules))
@@ -170,7 +176,7 @@ class ZygotePool:
             return
         self._add(make.zygote, own)
         order = MakeZygote(make.zygote, list(make.modules), make.path, make.env)
-        self.tell(make.parent, order, [theirs.fileno()])
+        self._order(make.parent, order, [theirs.fileno()])
         theirs.close()
 
     def _remove(self, zygote: int) -> None:
@@ -246,5 +252,6 @@ def _origin(top: str, path: Sequence[str]) -> str | None:
 
 
 def _is_readable(own: socket.socket, deadline: float) -> bool:
-    left = max(0.0, deadline - time.monotonic())
-    return bool(select.select([own], [], [], left)[0])
+    poller = select.poll()
+    poller.register(own, select.POLLIN)
+    return bool(poller.poll(max(0.0, deadline - time.monotonic()) * 1e3))
