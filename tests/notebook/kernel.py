@@ -179,6 +179,15 @@ class Kernel:
             if mine and message["msg_type"] == "execute_input":
                 return
 
+    def wait_until_written(self, request: str, text: str) -> None:
+        """Return when the cell of this request has written that text."""
+        written = ""
+        while text not in written:
+            message = self.client.get_iopub_msg(timeout=PATIENCE)
+            mine = message["parent_header"].get("msg_id") == request
+            if mine and message["msg_type"] == "stream":
+                written += message["content"]["text"]
+
     def complete(self, code: str) -> list[str]:
         """What the front end offers at the end of `code`."""
         request = self.client.complete(code)

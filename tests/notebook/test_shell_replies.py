@@ -18,12 +18,14 @@ def reply_first():
     shell_thread.manager._send_on_shell_channel([b"nobody", b"reply"])
 shell_thread.io_loop.add_callback(reply_first)
 waits.wait()
+print("it waits")
 """
 
 
 def test_a_request_that_comes_before_a_reply_is_sent_is_read(fresh_kernel: Kernel) -> None:
     kernel = fresh_kernel
     request = kernel.client.execute(REPLY_FIRST)
-    # That thread waits, so this cell's own reply comes after the next request.
-    kernel.wait_until_busy(request)
+    # That thread waits, so this cell's own reply comes after the next request. If the request came
+    # before it waits, the thread would read it as any other.
+    kernel.wait_until_written(request, "it waits")
     assert kernel.ok("print(len(come))").stdout == "1\n"
