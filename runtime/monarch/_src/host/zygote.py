@@ -222,6 +222,8 @@ class Zygote:
         _set_variables(order.env)
         with variables_read() as reads:
             for module in order.modules:
+                if module in sys.modules:  # most subpackages come with their library
+                    continue
                 self._send(Importing(module))
                 before = ProcessState.now()
                 try:
