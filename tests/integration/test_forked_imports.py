@@ -18,6 +18,7 @@ import pytest
 from monarch._src.mesh import client_imports
 from monarch._src.mesh.client import current_session
 from monarch._src.net.observer import ask_agents
+from monarch._src.observe.doctor import doctor
 from monarch._src.wire.messages import Snapshotted
 from monarch.actor import (
     Actor,
@@ -278,6 +279,9 @@ def test_libraries_after_which_no_fork_is_safe_are_given_up(
     libraries.take(*(f"spoils_by_{kind}" for kind in SPOILERS), "good")
     actors = importers(spawn_procs({"gpus": 2}))
     assert places_of(actors, "good") == {"fork"}
+    (finding,) = [one for one in doctor() if one.name == "shared imports"]
+    assert finding.status == "missing"
+    assert "spoils_by_thread: it starts a thread" in finding.detail
     found = agent_answer().given_up
     assert found.keys() == {f"spoils_by_{kind}" for kind in SPOILERS}
     for kind, (_, why) in SPOILERS.items():
