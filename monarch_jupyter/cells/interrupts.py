@@ -142,7 +142,7 @@ class InterruptHandler:
         if level is InterruptLevel.CANCEL:
             self._open_numbers = tuple(call.number for call in press.calls)
             if press.calls:
-                observe.cancel_calls(press.calls)
+                observe.cancel_calls(call for call in press.calls if not call.hands_on)
                 self._wait_for(self._open_numbers)
                 self._say(cancelled_text(press.calls, self._still_open(self._open_numbers)))
         elif level is InterruptLevel.SIGNAL:
@@ -183,9 +183,8 @@ def cancelled_text(asked: Sequence[OpenCall], left: Sequence[OpenCall]) -> str:
     text = f"monarch: interrupted; cancelled {', '.join(done)}"
     if not left:
         return text
-    return (
-        f"{text}. Still running: {running_text(left)}. Press stop again to send these ranks SIGINT"
-    )
+    remedy = "kill these ranks" if all(c.hands_on for c in left) else "send these ranks SIGINT"
+    return f"{text}. Still running: {running_text(left)}. Press stop again to {remedy}"
 
 
 def signalled_text(asked: Sequence[OpenCall], left: Sequence[OpenCall]) -> str:
@@ -223,9 +222,11 @@ def unanswered(call: OpenCall) -> int:
 
 
 def call_name(call: OpenCall) -> str:
-    """`Trainer.step`, or `the cell` for a cell on ranks, or `the map`."""
+    """`Trainer.step`, or `the cell` for a cell on ranks, or `the map`, or `the script`."""
     if is_cell(call):
         return "the cell"
+    if call.hands_on:  # torchrun's
+        return "the script"
     is_map = (call.actor_class, call.endpoint) == ("Map", "run")
     return "the map" if is_map else f"{call.actor_class}.{call.endpoint}"
 

@@ -58,7 +58,12 @@ def test_bad_input_is_one_line(kernel: Kernel) -> None:
 
 
 def test_the_stop_button_ends_a_run_and_its_ranks(kernel: Kernel) -> None:
-    cell = "%%monarch torchrun --nproc-per-node 2\nimport time\nprint('begun')\ntime.sleep(600)"
+    cell = (
+        "%%monarch torchrun --nproc-per-node 2\nimport time\nprint('begun')\n"
+        "try: time.sleep(600)\nfinally: print('saved')"
+    )
     shown = kernel.interrupt_when(cell, "begun")
+    assert "[ranks=0..1] saved\n" in shown.stdout
+    assert "monarch: interrupted; cancelled the script on 2 ranks\n" in shown.stdout
     assert (shown.status, shown.error_name) == ("error", "KeyboardInterrupt")
     assert kernel.value("__import__('monarch.observe').observe.meshes()") == "[]"

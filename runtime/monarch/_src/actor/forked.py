@@ -6,10 +6,11 @@ code had been the last line of a program, with an exit status of its own.
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 from typing import NoReturn
+
+from monarch._src.system.interpreter_exit import join_threads, run_exit_functions
 
 is_fork = False
 """Whether this process is a fork of a rank or client; it may have started its own session."""
@@ -24,7 +25,8 @@ def end_fork(error: BaseException | None) -> NoReturn:
         elif error is not None:
             status = 1
             sys.excepthook(type(error), error, error.__traceback__)
-        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+        join_threads()
+        run_exit_functions()
     finally:
         try:
             sys.stdout.flush()

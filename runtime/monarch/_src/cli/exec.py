@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 from monarch._src.cli.job import chosen_hosts, kill_chosen
 from monarch._src.errors import ActorError, JobError, SessionError, SupervisionError
 from monarch._src.job.command_runner import PYTHON
+from monarch._src.system.ending_signals import SignalInterrupt, signals_as_interrupts
+from monarch._src.system.process import BY_SIGNAL, signal_name
 
 
 def run(
@@ -29,7 +32,11 @@ def run(
     module: str | None = None,
     kill: bool = False,
 ) -> int:
-    """Run the command; return its highest exit status, 1 if it could not be run."""
+    """Run the command.
+
+    Returns:
+        its highest exit status; 1 if it could not be run, 128 + N if signal N ended it.
+    """
     # The public module: it also sets up where faults and output are shown.
     jobs: Any = import_module("monarch.job")
     actor: Any = import_module("monarch.actor")
@@ -49,12 +56,18 @@ def run(
         sizes = None if per_host is None else pairs(per_host.split(","), "--per-host", int)
         hosts = chosen_hosts(job, mesh, here=here, kill=kill)
         rank = 0 if at is None and not everywhere else None
-        status: int = jobs.exec_command(
-            hosts, list(words), env=variables, workdir=workdir, output_dir=output_dir, rank=rank,
-            point=at, per_host=sizes,
-        ).get()  # fmt: skip
+        with signals_as_interrupts():
+            running = jobs.exec_command(
+                hosts, list(words), env=variables, workdir=workdir, output_dir=output_dir,
+                rank=rank, point=at, per_host=sizes,
+            )  # fmt: skip
+            status = _status_of(running)
         if kill:
             kill_chosen(job)
+    except SignalInterrupt as interrupt:
+        name = signal_name(interrupt.number)
+        print(f"monarch exec: {name} has ended the command", file=sys.stderr)
+        return BY_SIGNAL + interrupt.number
     except (ActorError, SupervisionError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -62,6 +75,18 @@ def run(
         print(f"monarch exec: {error}", file=sys.stderr)
         return 1
     return status
+
+
+def _status_of(running: Any) -> int:
+    """The status of the command. A signal ends the command first, then raises SignalInterrupt."""
+    try:
+        return running.get()
+    except SignalInterrupt:
+        observe: Any = import_module("monarch.observe")
+        observe.cancel_calls(observe.open_calls())
+        with suppress(ActorError, SupervisionError):
+            running.get()
+        raise
 
 
 def _script_words(script: str, arguments: Sequence[str]) -> list[str]:

@@ -9,6 +9,8 @@ from typing import Any
 
 from monarch._src.cli.job import hosts_of
 from monarch._src.errors import ActorError, JobError, SessionError, SupervisionError
+from monarch._src.system.ending_signals import SignalInterrupt, signals_as_interrupts
+from monarch._src.system.process import BY_SIGNAL, signal_name
 
 NAME = "torchrun"
 USAGE = """usage: monarch torchrun [--job JOB[:MESH]] [options of torchrun] SCRIPT [argument ...]
@@ -20,11 +22,13 @@ are torchrun's own.
 
 
 def run(words: Sequence[str]) -> int:
-    """Run a script as these words say; return 0, 1 if it failed, 2 for wrong usage."""
-    # The public module: it also sets up where faults and output are shown.
+    """Run a script as these words say.
+
+    Returns:
+        0; 1 if it failed, 2 for wrong usage, 128 + N if signal N ended the run.
+    """
+    # The public module: it also sets up where output is shown.
     actor: Any = import_module("monarch.actor")
-    # The error of the run tells of a rank that dies, so the default hook would tell it twice.
-    actor.unhandled_fault_hook = lambda _failure: None  # pyright: ignore[reportUnknownLambdaType]
     runs: Any = import_module("monarch._src.spmd.torchrun")
     arguments: Any = import_module("monarch._src.spmd.torchrun_arguments")
     try:
@@ -35,10 +39,15 @@ def run(words: Sequence[str]) -> int:
         job, words = _job_of(words)
         launch = arguments.parse_arguments(words)
         hosts = actor.this_host() if job is None else hosts_of(job)
-        runs.run(launch, hosts)
+        with signals_as_interrupts(launch.signals):
+            runs.run(launch, hosts)
     except arguments.TorchrunArgumentError as error:
         print(_prefixed(error), file=sys.stderr)
         return 2
+    except SignalInterrupt as interrupt:
+        name = signal_name(interrupt.number)
+        print(f"monarch torchrun: {name} has ended the run", file=sys.stderr)
+        return BY_SIGNAL + interrupt.number
     except (ActorError, SupervisionError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -78,12 +78,13 @@ class AgentRequests:
         elif peer not in (self._owner.client_now, mesh.spec.owner):
             problem = f"{peer} neither owns it nor is the client of this session"
         else:
+            send = os.killpg if message.group else os.kill  # each proc leads a group
             for rank in message.ranks:
                 proc = mesh.at(rank)
                 # The kernel reuses no pid before its process has been reaped.
                 if proc is not None and proc.pid and proc.state is not ProcState.ENDED:
                     try:
-                        os.kill(proc.pid, message.number)
+                        send(proc.pid, message.number)
                     except ProcessLookupError:
                         continue
                     except OSError as error:

@@ -17,8 +17,9 @@ from typing import IO
 
 from monarch._src.actor.current import current_rank
 from monarch._src.actor.endpoint import Actor, endpoint
+from monarch._src.system.process import BY_SIGNAL
 
-NOT_FOUND, NOT_EXECUTABLE, BY_SIGNAL = 127, 126, 128  # as shells report them
+NOT_FOUND, NOT_EXECUTABLE = 127, 126  # as shells report them
 PYTHON = "\0python"  # stands for the interpreter of the rank; no program has such a name
 GRACE_S = 5.0  # between SIGTERM and SIGKILL for a command whose call is cancelled
 

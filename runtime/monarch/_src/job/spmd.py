@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, cast
 
+from msgspec.structs import replace
+
 from monarch._src.job import record
 from monarch._src.job.launchers.process import ProcessJob
 from monarch._src.job.launchers.slurm.job import SlurmJob
@@ -70,10 +72,7 @@ class SPMDJob(JobTrait):
 
     def _launch(self) -> Launch:
         found = parse_arguments(self._command, prog="torchrun")
-        return Launch(
-            found.ranks_per_node, found.nodes, found.command, found.python,
-            {**found.env, **self._env}, found.master_addr, found.master_port,
-        )  # fmt: skip
+        return replace(found, env={**found.env, **self._env})
 
     def can_run(self, spec: JobTrait) -> bool:
         return isinstance(spec, SPMDJob) and self._inner().can_run(spec._inner())

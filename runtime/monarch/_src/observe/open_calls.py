@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from monarch._src.actor.future import Future
-from monarch._src.actor.runtime import runtime_or_none
+from monarch._src.actor.runtime import Runtime, runtime, runtime_or_none
 from monarch._src.actor.state.calls import PendingCall
 from monarch._src.mesh.proc_mesh import ProcMesh
 
@@ -22,6 +22,8 @@ class OpenCall:
 
     `owing` has the points, in the proc mesh, that have not answered; `ranks` is the number of ranks
     called. `awaited`: a thread blocks on the call, or a task awaits it, at this moment.
+    `hands_on`: its caller hands an interrupt of this process on to the ranks, so a front end does
+    not cancel it.
     """
 
     number: int
@@ -33,6 +35,7 @@ class OpenCall:
     ranks: int
     owing: tuple[dict[str, int], ...]
     awaited: bool = False
+    hands_on: bool = False
 
 
 def open_calls(since: int = 0) -> list[OpenCall]:
@@ -44,7 +47,7 @@ def open_calls(since: int = 0) -> list[OpenCall]:
     if running is None:
         return []
     found = [call for call in running.calls.calls() if call.endpoint and call.number > since]
-    return [_described(call) for call in found]
+    return [_described(call, running) for call in found]
 
 
 def call_of(future: Future[Any]) -> OpenCall | None:
@@ -53,7 +56,9 @@ def call_of(future: Future[Any]) -> OpenCall | None:
     `owing` has the ranks that have not answered yet.
     """
     pending = future.pending
-    return _described(pending) if isinstance(pending, PendingCall) and pending.endpoint else None
+    if not isinstance(pending, PendingCall) or not pending.endpoint:
+        return None
+    return _described(pending, runtime())
 
 
 def newest_call() -> int:
@@ -100,7 +105,7 @@ def cancel_on(mesh: ProcMesh, ranks: Collection[int]) -> list[OpenCall]:
         owing = [rank for rank in map(pending.region.global_rank, pending.owing()) if rank in ranks]
         if owing:
             points = tuple(dict(target.procs.extent.point_of_rank(rank)) for rank in owing)
-            cancelled.append((pending, replace(_described(pending), owing=points)))
+            cancelled.append((pending, replace(_described(pending, running), owing=points)))
     for pending, _ in reversed(cancelled):  # the newest first, as above
         running.cancel(pending, only=ranks)
     return [call for _, call in cancelled]
@@ -135,7 +140,7 @@ def interrupt_procs(mesh: ProcMesh, ranks: Iterable[int] = ()) -> None:
         running.agent.signal(int(mesh.uid, 16), wanted, signal.SIGINT)
 
 
-def _described(call: PendingCall) -> OpenCall:
+def _described(call: PendingCall, running: Runtime) -> OpenCall:
     target: Any = call.actor_mesh
     extent = target.procs.extent
     owing = [call.region.global_rank(position) for position in call.owing()]
@@ -149,4 +154,5 @@ def _described(call: PendingCall) -> OpenCall:
         ranks=len(call.region),
         owing=tuple(dict(extent.point_of_rank(rank)) for rank in owing),
         awaited=any(future.awaited for future in call.futures_of()),
+        hands_on=call.number in running.calls.handed_on,
     )

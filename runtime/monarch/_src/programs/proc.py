@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +24,7 @@ from monarch._src.actor.refs import ProcsRef, client_ref
 from monarch._src.actor.run import actor_thread
 from monarch._src.actor.run.bootstrap import BootstrapRun
 from monarch._src.actor.run.cell import ActorCell
-from monarch._src.actor.run.finalize import run_destructors, run_exit_functions
+from monarch._src.actor.run.finalize import run_destructors
 from monarch._src.actor.run.local_actors import LocalActors
 from monarch._src.actor.runtime import Runtime, set_runtime
 from monarch._src.actor.state.history import HISTORY
@@ -41,6 +42,7 @@ from monarch._src.net.local.interrupt import install_permanent_handler
 from monarch._src.net.local.signal_pipe import NotedSignals
 from monarch._src.net.local.waitable import Waitable
 from monarch._src.net.session_directory import address_of
+from monarch._src.system.interpreter_exit import join_threads, run_exit_functions
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.ids import AGENT, proc_node
 from monarch._src.wire.messages import ActorFailed, Bootstrap, GaveUp, StopProc
@@ -68,6 +70,7 @@ class Program:
         self._main_busy = False
         self._has_work = Waitable()  # done when the main thread has work
         self._ending = False
+        self._ends_at: float | None = None  # when the host agent kills this process
         self._gave_up = False
         self._giving_up = threading.Lock()
         self._leaving = threading.Lock()
@@ -148,6 +151,16 @@ class Program:
         with self._leaving:
             return self._leave()
 
+    def join_threads(self) -> None:
+        """Wait for the threads of the program, for half of the time that is left at most."""
+        if self._ends_at is None:
+            return
+        left = join_threads(max(0.0, self._ends_at - time.monotonic()) / 2)
+        if left:
+            sys.stderr.write(
+                f"this process ends though threads run that are no daemons: {', '.join(left)}\n"
+            )
+
     def _leave(self) -> int:
         """End this process's part; returns the exit status. Call with the lock held."""
         self._left = True
@@ -173,6 +186,7 @@ class Program:
 
     def _stop(self, message: StopProc) -> None:
         self._ending = True
+        self._ends_at = time.monotonic() + message.grace_s
         if self._actors.are_overdue():
             threading.Thread(
                 target=self._leave_overdue_actors, args=(message.grace_s,), daemon=True
@@ -235,6 +249,7 @@ class Program:
         self._runtime.node.send(AGENT, GaveUp(failure))
         self._ending = True
         reason, grace_s = f"its process ends, since {failure.what}", settings().cleanup_s
+        self._ends_at = time.monotonic() + grace_s
         self._runtime.ownership.root.stop(reason, grace_s)
         self._actors.stop(reason, grace_s)
         self._has_work.finish()
@@ -294,5 +309,6 @@ def main(program: Program, boot: Boot, lifeline: int) -> int:
     try:
         return program.run()
     finally:
+        program.join_threads()
         run_exit_functions()
         run_destructors()

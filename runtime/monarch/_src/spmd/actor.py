@@ -23,9 +23,16 @@ _server: StoreServer | None = None
 class SPMDActor(Actor):
     """Runs a rank of an SPMD program. Ranks are numbered by their place in the called slice."""
 
-    def __init__(self, one_host: bool | None = None) -> None:
-        """`one_host`: whether all ranks are on one host; None: if the procs of the mesh are."""
+    def __init__(self, one_host: bool | None = None, ends_process: bool = False) -> None:
+        """Make the actor of a rank.
+
+        Args:
+            one_host: whether all ranks are on one host; None: if the procs of the mesh are.
+            ends_process: whether its process is there for one script only. Threads are then joined
+                and exit functions run before the call of the script is answered.
+        """
         self._one_host = one_host
+        self._ends_process = ends_process
 
     @endpoint
     def get_host_port(self, use_ipaddr: object = None, port: int = 0) -> tuple[str, int]:
@@ -72,7 +79,7 @@ class SPMDActor(Actor):
         """
         __tracebackhide__ = True
         _set_environment(master_addr, master_port, env)
-        run_script(script_args)
+        run_script(script_args, ends_process=self._ends_process)
         return True
 
     @endpoint
@@ -87,7 +94,7 @@ class SPMDActor(Actor):
         """Run a text as `__main__`, with `[name, arg, ...]` as `sys.argv`. Raises as `main`."""
         __tracebackhide__ = True
         _set_environment(master_addr, master_port, env)
-        run_source(source, script_args)
+        run_source(source, script_args, ends_process=self._ends_process)
 
     @endpoint
     def execute(

@@ -10,6 +10,8 @@ import msgspec
 from monarch._src.shape import Point
 
 USE_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
+MAX_RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
 RUN_ID = "monarch"
 
 
@@ -50,8 +52,8 @@ def elastic_variables(place: Place, master_addr: str, master_port: int) -> dict[
         "ROLE_RANK": rank,
         "ROLE_WORLD_SIZE": world,
         "ROLE_NAME": "rank",
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
+        RESTART_COUNT: "0",
+        MAX_RESTARTS: "0",
         "TORCHELASTIC_RUN_ID": RUN_ID,
         USE_AGENT_STORE: "True",
     }

@@ -1,30 +1,48 @@
 """torchrun on a mesh: fresh processes on hosts, a script on each rank, and its end.
 
 Runs in: the process that calls. Owns: the procs of a run, from its begin to its end.
+
+A run ends early if a rank fails or if this program is interrupted. As with torchrun, the ranks that
+still run then get a signal, so that handlers and exit functions of the script can save their work,
+and SIGKILL after a time (`--shutdown-timeout`).
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+import signal
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from math import inf
 from time import monotonic
 from typing import Any
 
+from msgspec.structs import replace
+
 from monarch._src.actor.background import returns_future
 from monarch._src.actor.future import Future
+from monarch._src.actor.inspect.agent_client import AgentGoneError
+from monarch._src.actor.runtime import runtime
 from monarch._src.errors import ActorError, CollectiveError, SupervisionError, death_error
 from monarch._src.mesh.host_mesh import HostMesh, this_host
 from monarch._src.mesh.proc_mesh import ProcMesh
 from monarch._src.spmd.actor import SPMDActor
+from monarch._src.spmd.elastic_env import MAX_RESTARTS, RESTART_COUNT
 from monarch._src.spmd.elastic_setup import serve_store
 from monarch._src.spmd.process_group import is_on_one_host, watched_members
 from monarch._src.spmd.torchrun_arguments import Launch, TorchrunArgumentError, parse_arguments
+from monarch._src.system.ending_signals import SignalInterrupt
+from monarch._src.system.process import signal_name
 
 NAME, DIM = "torchrun", "ranks"
 PRELOAD = ("torch", "torch.distributed")
-GRACE_S = 1.0
+FAIL_TOO_S = 1.0
+"""How long the other ranks have to fail by themselves once one has failed, in seconds."""
+
+NOTE_S = 2.0
+"""After this time, in seconds, a person is told what the run waits for."""
 
 
 def torchrun(
@@ -37,8 +55,10 @@ def torchrun(
     """Run a script on ranks as torchrun does. Returns when all ranks have ended it.
 
     Each run has processes of its own, forked where torch is loaded already, so a second run starts
-    at once. The output of ranks comes to this program, marked by rank. If a rank fails, the others
-    are ended.
+    at once. The output of ranks comes to this program, marked by rank. A script ends as in an
+    interpreter of its own: threads that are no daemons are joined and exit functions run. If a rank
+    fails, the others get SIGTERM, and SIGKILL after the shutdown timeout. An interrupt of this
+    program is handed on to the ranks as SIGINT; a second one kills them.
 
     Args:
         arguments: those of torchrun, as in `["--nproc-per-node", "4", "train.py", "--lr", "0.1"]`.
@@ -62,24 +82,51 @@ def torchrun(
 
 
 def run(launch: Launch, hosts: HostMesh, source: str | None = None) -> None:
-    """Run a script on fresh processes of these hosts. See `torchrun`."""
+    """Run a script on fresh processes of these hosts, again after a failure. See `torchrun`."""
     hosts = _as_many(launch, hosts)
     if source is None:
         _check_script(launch, hosts)
+    for attempt in range(launch.restarts + 1):
+        try:
+            _attempt(_with_attempt(launch, attempt), hosts, source)
+        except (ActorError, SupervisionError) as error:
+            if attempt == launch.restarts:
+                raise
+            sys.stderr.write(
+                f"{error}\nmonarch torchrun: restart {attempt + 1} of {launch.restarts}\n"
+            )
+        else:
+            break
+
+
+def _with_attempt(launch: Launch, attempt: int) -> Launch:
+    """The launch with torch's variables about restarts."""
+    restarts = {RESTART_COUNT: str(attempt), MAX_RESTARTS: str(launch.restarts)}
+    return replace(launch, env={**launch.env, **restarts})
+
+
+def _attempt(launch: Launch, hosts: HostMesh, source: str | None) -> None:
     procs = hosts.spawn_procs(
         {DIM: launch.ranks_per_node}, name=NAME, preload=PRELOAD, env=launch.env
     )
     try:
-        run_on(procs, launch, source)
+        actors: Any = procs.spawn(NAME, SPMDActor, is_on_one_host(procs), True)
+        _keep_failures_here(procs, actors)
+        _run_on(procs, actors, launch, source)
     except BaseException:
         procs.kill("the run has failed").get()
         raise
     procs.stop("the run has ended").get()
 
 
-def run_on(procs: ProcMesh, launch: Launch, source: str | None = None) -> None:
-    """Run a script on these processes. Raises as `torchrun` does."""
-    actors: Any = procs.spawn(NAME, SPMDActor, is_on_one_host(procs))
+def _keep_failures_here(procs: ProcMesh, actors: Any) -> None:
+    """Keep failures of these meshes from the fault hook: the error of the run tells of them."""
+    ownership = runtime().ownership
+    for uid in (int(procs.uid, 16), actors._actors.uid):
+        ownership.handle_failures(uid, lambda _failure: True)
+
+
+def _run_on(procs: ProcMesh, actors: Any, launch: Launch, source: str | None) -> None:
     host, port = _prepare(procs, actors, launch).get()
     words = list(launch.command)
     # Called on this thread, so that the output of the ranks belongs to the caller's cell.
@@ -89,33 +136,114 @@ def run_on(procs: ProcMesh, launch: Launch, source: str | None = None) -> None:
         answers = actors.main.stream(host, port, words, launch.env)
     else:
         answers = actors.execute.stream(host, port, words, launch.env)
-    _wait(list(answers))
+    ranks = Ranks(procs, list(answers))
+    with ranks.interrupted_from_here():
+        try:
+            errors = ranks.wait()
+        except KeyboardInterrupt as interrupt:
+            by_signal = isinstance(interrupt, SignalInterrupt)
+            number = interrupt.number if by_signal else signal.SIGINT
+            ranks.end(number, launch.shutdown_s if by_signal else launch.interrupt_s)
+            raise
+        if errors:
+            ranks.end(signal.SIGTERM, launch.shutdown_s)
+            raise _merged(errors)
 
 
 @returns_future
 async def _prepare(procs: ProcMesh, actors: Any, launch: Launch) -> tuple[str, int]:
-    await watched_members(procs, anew=True)
+    members = await watched_members(procs, anew=True)
+    runtime().ownership.handle_failures(members._actors.uid, lambda _failure: True)
     return await serve_store(actors, launch.master_addr, launch.master_port, None)
 
 
-def _wait(answers: Sequence[Future[Any]]) -> None:
-    """Wait for the answers, in the order in which they come; raise the failures of all ranks.
+class Ranks:
+    """The ranks of a run while their script runs."""
 
-    After the first failure the others have `GRACE_S` to fail too. Ranks whose collective was ended
-    by it are not told of, unless there are no others.
-    """
-    errors: list[ActorError | SupervisionError] = []
-    deadline = inf
-    for answer in answers:
+    def __init__(self, procs: ProcMesh, answers: list[Future[Any]]) -> None:
+        """`answers` are those of all ranks, in the order in which they come."""
+        self._procs = procs
+        self._owing = answers
+
+    @contextmanager
+    def interrupted_from_here(self) -> Generator[None]:
+        """Have no front end cancel the script at an interrupt, which `end` hands on."""
+        calls = runtime().calls
+        pending: Any = self._owing[0].pending
+        calls.handed_on.add(pending.number)
+        try:
+            yield
+        finally:
+            calls.handed_on.discard(pending.number)
+
+    def wait(self) -> list[ActorError | SupervisionError]:
+        """Wait until all ranks have ended, or have had time to fail after the first that failed.
+
+        Returns the failures in the order in which they came.
+        """
+        errors: list[ActorError | SupervisionError] = []
+        deadline = inf
+        while self._owing:
+            try:
+                self._wait_for_next(deadline)
+            except TimeoutError:
+                break
+            except (ActorError, SupervisionError) as error:
+                errors.append(error)
+                deadline = min(deadline, monotonic() + FAIL_TOO_S)
+        return errors
+
+    def end(self, number: int, grace_s: float) -> None:
+        """Send a signal to the ranks that still run, and wait until they have ended.
+
+        They are left as they are if they have not ended within that time. Their failures are
+        ignored: they come of the signal.
+        """
+        if not self._owing:
+            return
+        ranks = list(range(len(self._procs)))
+        deadline = monotonic() + grace_s
+        with suppress(TimeoutError, AgentGoneError):
+            uid = int(self._procs.uid, 16)
+            runtime().agent.signal(uid, ranks, number, group=True).get(grace_s)
+        if not self._ended_until(min(monotonic() + NOTE_S, deadline)) and grace_s > NOTE_S:
+            left = len(self._owing)
+            sys.stderr.write(
+                f"monarch torchrun: {left} of {len(ranks)} ranks run on after "
+                f"{signal_name(number)}; they are killed in {grace_s - NOTE_S:.0f} s, or at the "
+                "next interrupt\n"
+            )
+            self._ended_until(deadline)
+
+    def _ended_until(self, deadline: float) -> bool:
+        """Wait until all ranks have ended; False if the deadline came first."""
+        while self._owing:
+            try:
+                self._wait_for_next(deadline)
+            except TimeoutError:
+                return False
+            except (ActorError, SupervisionError):
+                pass  # a consequence of the signal
+        return True
+
+    def _wait_for_next(self, deadline: float) -> None:
+        """Wait for the next answer. Raises its error, or TimeoutError after the deadline."""
+        answer = self._owing[0]
         try:
             answer.get(None if deadline == inf else max(0.0, deadline - monotonic()))
-        except (ActorError, SupervisionError) as error:
-            errors.append(error)
-            deadline = min(deadline, monotonic() + GRACE_S)
         except TimeoutError:
-            break
-    if errors:
-        raise _merged(errors)
+            raise
+        except (ActorError, SupervisionError) as error:
+            del self._owing[0]
+            if not _has_ended_well(error):
+                raise
+        else:
+            del self._owing[0]
+
+
+def _has_ended_well(error: ActorError | SupervisionError) -> bool:
+    """Whether it tells of a process that has ended by itself with status 0, as by `os._exit(0)`."""
+    return all(one.death is not None and one.death.exit_code == 0 for one in error.failures)
 
 
 def _merged(errors: Sequence[ActorError | SupervisionError]) -> ActorError | SupervisionError:
@@ -130,15 +258,17 @@ def _merged(errors: Sequence[ActorError | SupervisionError]) -> ActorError | Sup
 
 def _as_many(launch: Launch, hosts: HostMesh) -> HostMesh:
     """As many of the hosts as the run has nodes."""
-    nodes, there = launch.nodes, len(hosts)
-    if nodes is None or nodes == there:
-        return hosts
-    if nodes > there:
+    there = len(hosts)
+    nodes = there if launch.nodes is None else min(launch.nodes, there)
+    if nodes < launch.least_nodes:
         have = "there is 1 host" if there == 1 else f"there are {there} hosts"
         raise TorchrunArgumentError(
-            f"--nnodes {nodes} does not fit: {have}. Give hosts of a job that has as many, or "
-            f"--nproc-per-node {nodes * launch.ranks_per_node} for as many ranks here"
+            f"--nnodes {launch.least_nodes} does not fit: {have}. Give hosts of a job that has as "
+            f"many, or --nproc-per-node {launch.least_nodes * launch.ranks_per_node} for as many "
+            "ranks here"
         )
+    if nodes == there:
+        return hosts
     if len(hosts.extent.labels) != 1:
         raise TorchrunArgumentError(f"--nnodes {nodes} of {hosts!r}: give a slice of {nodes} hosts")
     return hosts.slice(**{hosts.extent.labels[0]: slice(0, nodes)})
@@ -149,7 +279,7 @@ def _check_script(launch: Launch, hosts: HostMesh) -> None:
     command = launch.command
     if hosts.extent.labels or command[0] == "-m":  # other hosts look for it themselves
         return
-    if launch.python and not os.path.isfile(command[0]):
+    if launch.python and not os.path.exists(command[0]):
         raise FileNotFoundError(f"there is no script {command[0]!r} in {os.getcwd()}")
     if not launch.python and shutil.which(command[0]) is None:
         raise FileNotFoundError(f"there is no program {command[0]!r} in {os.getcwd()} or PATH")

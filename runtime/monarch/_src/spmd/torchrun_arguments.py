@@ -17,14 +17,13 @@ from typing import Any, NoReturn
 import msgspec
 
 from monarch._src.spmd.torch_modules import torch_distributed
+from monarch._src.system.ending_signals import USUAL, number_of
 
 # Options that are refused unless they have their default, each with the remedy.
 _REFUSED = {
-    "max_restarts": "a run that fails is not begun again; call it again, from your checkpoint",
     "node_rank": "the ranks of all nodes are started from here; give --nnodes only",
     "log_dir": "the output of all ranks comes here; write it to a file with `> FILE`",
     "redirects": "the output of all ranks comes here; write it to a file with `> FILE`",
-    "tee": "the output of all ranks comes here; write it to a file with `| tee FILE`",
     "local_ranks_filter": "the output of all ranks comes here, marked by rank",
     "duplicate_stdout_filters": "the output of all ranks comes here, marked by rank",
     "duplicate_stderr_filters": "the output of all ranks comes here, marked by rank",
@@ -33,8 +32,12 @@ _REFUSED = {
     "local_addr": "give --master-addr",
     "numa_binding": "HostMesh.spawn_procs(proc_bind=...) binds processes",
     "virtual_local_rank": "leave it out: ranks see all devices of their host",
-    "shutdown_timeout": "ranks that outlive a failure are ended at once",
 }
+SHUTDOWN_S = 30
+"""How long ranks may run on after a signal, unless `--shutdown-timeout` says so; as in torchrun."""
+INTERRUPT_S = 5
+"""The same after an interrupt of a program or a cell, where a person waits."""
+_SHUTDOWN_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 _DEVICES = ("auto", "gpu", "cpu", "xpu")
 
 
@@ -45,17 +48,27 @@ class TorchrunArgumentError(ValueError):
 class Launch(msgspec.Struct, frozen=True):
     """A program, and the number of its ranks.
 
-    `nodes` is None if `--nnodes` was not given. `command` is a program, its arguments and, for a
+    `nodes` is None if `--nnodes` was not given; a run takes `least_nodes` if there are no more. A
+    run that fails is begun again `restarts` times. `command` is a program, its arguments and, for a
     module, `-m` before it; `python` is False if it is to be executed as it is.
+
+    `signals` names those that the command line hands on to the ranks. `shutdown_s` and
+    `interrupt_s` are how long ranks may run on after a signal of the command line and after an
+    interrupt of a program, in seconds.
     """
 
     ranks_per_node: int
+    least_nodes: int
     nodes: int | None
     command: tuple[str, ...]
     python: bool
     env: dict[str, str]
     master_addr: str | None
     master_port: int | None
+    signals: tuple[str, ...]
+    shutdown_s: int
+    interrupt_s: int
+    restarts: int
 
 
 def parse_arguments(
@@ -88,17 +101,23 @@ def parse_arguments(
     for name, remedy in _REFUSED.items():
         if getattr(parsed, name, None) != parser.get_default(name):
             raise TorchrunArgumentError(
-                f"{prog}: --{name.replace('_', '-')} is not supported: {remedy}"
+                f"{prog}: {_origin(name, words)} is not supported: {remedy}"
             )
     given_port = parsed.master_port is not None
     given_addr = parsed.master_addr != parser.get_default("master_addr")
     if given_addr and not given_port:
         raise TorchrunArgumentError(f"{prog}: --master-addr without --master-port: give both")
+    least, most = _nodes(run, parsed, parser, prog)
+    shutdown_s = _shutdown_s(getattr(parsed, "shutdown_timeout", None), prog)
     return Launch(
-        _ranks_per_node(run, parsed.nproc_per_node, prog), _nodes(run, parsed, parser, prog),
+        _ranks_per_node(run, parsed.nproc_per_node, prog), least, most,
         _command(parsed, prog), not parsed.no_python, _environment(parsed),
         parsed.master_addr if given_port else None,
         _port(parsed.master_port, prog) if given_port else None,
+        _signals(getattr(parsed, "signals_to_handle", ",".join(USUAL)), prog),
+        SHUTDOWN_S if shutdown_s is None else shutdown_s,
+        INTERRUPT_S if shutdown_s is None else shutdown_s,
+        _restarts(parsed.max_restarts, prog),
     )  # fmt: skip
 
 
@@ -142,19 +161,33 @@ def _ranks_per_node(run: Any, text: str, prog: str) -> int:
     return count
 
 
-def _nodes(run: Any, parsed: Any, parser: Any, prog: str) -> int | None:
+def _nodes(run: Any, parsed: Any, parser: Any, prog: str) -> tuple[int, int | None]:
+    """The least and the most nodes; 1 and None if the option was not given."""
     if parsed.nnodes == parser.get_default("nnodes"):
-        return None
+        return 1, None
     try:
         least, most = run.parse_min_max_nnodes(parsed.nnodes)
     except (RuntimeError, ValueError):
         least = most = 0
-    if not 1 <= least == most:
+    if not 1 <= least <= most:
         raise TorchrunArgumentError(
-            f"{prog}: --nnodes {parsed.nnodes} is not a number of nodes from 1; a run begins with "
-            "all of its nodes"
+            f"{prog}: --nnodes {parsed.nnodes} is neither a number of nodes from 1 nor two, as in "
+            "2:4"
         )
-    return int(most)
+    return int(least), int(most)
+
+
+def _restarts(count: int, prog: str) -> int:
+    if count < 0:
+        raise TorchrunArgumentError(f"{prog}: --max-restarts {count} is not a number from 0")
+    return count
+
+
+def _origin(name: str, words: Sequence[str]) -> str:
+    """The option as it was given, or the variable of torch that has given it."""
+    option, variable = f"--{name.replace('_', '-')}", f"PET_{name.upper()}"
+    typed = any(word.replace("_", "-").startswith(option) for word in words)
+    return variable if not typed and variable in os.environ else option
 
 
 def _command(parsed: Any, prog: str) -> tuple[str, ...]:
@@ -168,6 +201,27 @@ def _port(port: int, prog: str) -> int:
     if not 0 <= port < 1 << 16:
         raise TorchrunArgumentError(f"{prog}: --master-port {port} is not a port from 0 to 65535")
     return port
+
+
+def _signals(text: str, prog: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    try:
+        for name in names:
+            number_of(name)
+    except ValueError as error:
+        raise TorchrunArgumentError(f"{prog}: --signals-to-handle {text}: {error}") from None
+    return names
+
+
+def _shutdown_s(given: int | None, prog: str) -> int | None:
+    """The seconds of the option, or of torch's variable; None if neither is given."""
+    name = "--shutdown-timeout" if given is not None else _SHUTDOWN_VARIABLE
+    text = os.environ.get(_SHUTDOWN_VARIABLE) if given is None else str(given)
+    if text is None:
+        return None
+    if not text.isdecimal():
+        raise TorchrunArgumentError(f"{prog}: {name} {text} is not a number of seconds from 0")
+    return int(text)
 
 
 def _environment(parsed: Any) -> dict[str, str]:

@@ -171,8 +171,10 @@ class AgentClient:
 
         return drop
 
-    def signal(self, mesh: int, ranks: list[int], number: int) -> Future[Signalled]:
-        """Send a signal to these ranks."""
+    def signal(
+        self, mesh: int, ranks: list[int], number: int, *, group: bool = False
+    ) -> Future[Signalled]:
+        """Send a signal to these ranks, or to their process groups."""
         ref = self._known.ref(mesh)
         here = self._node.site
         by_agent: dict[str, list[int]] = {}
@@ -181,7 +183,7 @@ class AgentClient:
             by_agent.setdefault(agent, []).append(rank)
         return self._request(
             list(by_agent),
-            lambda request, agent: SignalProcs(request, mesh, by_agent[agent], number),
+            lambda request, agent: SignalProcs(request, mesh, by_agent[agent], number, group),
             _signalled,
         )
 

@@ -1,4 +1,4 @@
-"""The exit functions and destructors that a proc runs at an orderly end.
+"""The destructors that a proc runs at an orderly end, after its exit functions.
 
 Runs in: a proc, at its end, on its main thread, as an interpreter does at exit. The process then
 ends by `os._exit`, since a fork must not finalize its parent. The host agent limits the time.
@@ -6,7 +6,6 @@ ends by `os._exit`, since a fork must not finalize its parent. The host agent li
 
 from __future__ import annotations
 
-import atexit
 import gc
 import os
 import re
@@ -28,31 +27,40 @@ _LIBRARIES = (
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 
 
-def run_exit_functions() -> None:
-    """Run the functions that the program has registered with `atexit`."""
-    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
-
-
 def run_destructors() -> None:
-    """Destroy the objects that the program's modules hold, and all unreachable objects.
-
-    Names that begin with an underscore go first, as at the exit of an interpreter. Modules, classes
-    and functions stay, since destructors may use them. The modules of libraries stay too, since
-    their threads may still run.
-    """
+    """Destroy the objects that the program's modules hold, and all unreachable objects."""
     # A daemon thread of the program that misses its globals ends silently.
     threading.excepthook = lambda _: None
-    for module in _modules_of_the_program():
-        names = vars(module)
-        for private in (True, False):
-            for name in list(names):
-                if name.startswith("_") is not private or _is_dunder(name):
-                    continue
-                if not isinstance(names[name], _CODE):
-                    names[name] = None
+    clear_program()
     forget_classes()
     main_names.forget()  # a class that came by value goes with its globals
     gc.collect()
+
+
+def clear_program() -> None:
+    """Clear the names in the program's modules, `__main__` first, and destroy what is unreachable.
+
+    The modules of libraries stay as they are, since their threads may still run.
+    """
+    for module in _modules_of_the_program():
+        clear_names(module)
+    gc.collect()
+
+
+def clear_names(module: ModuleType) -> None:
+    """Set the names of a module to None, one by one, as an interpreter does at exit.
+
+    An object without references is destroyed before the objects that it refers to, so that a file
+    is written before it is closed; garbage collection guarantees no order. Names that begin with an
+    underscore go first. Modules, classes and functions stay, since destructors may use them.
+    """
+    names = vars(module)
+    for private in (True, False):
+        for name in list(names):
+            if name.startswith("_") is not private or _is_dunder(name):
+                continue
+            if not isinstance(names[name], _CODE):
+                names[name] = None
 
 
 def _modules_of_the_program() -> list[ModuleType]:
@@ -66,6 +74,8 @@ def _modules_of_the_program() -> list[ModuleType]:
 def _is_of_the_program(name: str, module: ModuleType) -> bool:
     path = getattr(module, "__file__", None)
     if not isinstance(path, str) or name == "__main__":
+        return False
+    if not os.path.isabs(path):  # `torch.ops` has the name of a file only
         return False
     return not path.startswith(_LIBRARIES) and not _INSTALLED.search(path)
 

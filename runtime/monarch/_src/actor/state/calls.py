@@ -107,6 +107,8 @@ class CallTable:
         self._clock = clock
         self._ids = itertools.count(1)
         self._open: dict[int, PendingCall] = {}
+        # Numbers of calls whose caller hands an interrupt on to the ranks.
+        self.handed_on: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._open)

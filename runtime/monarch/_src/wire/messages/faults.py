@@ -6,12 +6,16 @@ from monarch._src.wire.messages.base import Message
 
 
 class SignalProcs(Message, tag=82):
-    """Send a signal to these ranks of a mesh, as its owner or the client; answered by Signalled."""
+    """Send a signal to these ranks of a mesh, as its owner or the client; answered by Signalled.
+
+    `group`: to their process groups, with the processes that they have started.
+    """
 
     request: int
     mesh: int
     ranks: list[int]
     number: int
+    group: bool = False
 
 
 class Signalled(Message, tag=83):
