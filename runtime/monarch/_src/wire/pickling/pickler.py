@@ -46,6 +46,7 @@ from monarch._src.wire.pickling.class_objects import (
     travels_by_value,
 )
 from monarch._src.wire.pickling.code_objects import reduce_code
+from monarch._src.wire.pickling.numpy_subclasses import reduce_array
 from monarch._src.wire.pickling.torch_storages import (
     Memory,
     reduce_storage,
@@ -164,7 +165,7 @@ class _Pickler(cloudpickle.Pickler):  # pyright: ignore[reportUntypedBaseClass]
         if isinstance(kind, EnumMeta) and travels_by_value(kind):
             return reduce_member(obj) or NotImplemented
         if kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not _REDUCE_EX:
-            return self._reduce_as_it_says(obj, kind)
+            return reduce_array(obj, kind) or self._reduce_as_it_says(obj, kind)
         return NotImplemented
 
     def _reduce_class(self, cls: type[Any]) -> Any:
