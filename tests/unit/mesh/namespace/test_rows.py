@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numpy
@@ -13,6 +14,10 @@ from monarch._src.mesh.namespace.rows import cut, join
 
 NUMBERS = numpy.arange(12.0).reshape(6, 2)
 FRAME = pandas.DataFrame({"a": range(6), "b": list("uvwxyz")}, index=[9, 9, 3, 4, 5, 6])
+
+
+def place(at: int) -> str:
+    return f"rank {at}"
 
 
 def as_list(value: Any) -> Any:
@@ -33,7 +38,7 @@ def test_what_was_cut_is_joined_to_the_same(value: Any) -> None:
     parts = cut("x", value, 3, "workers")
     assert [len(part) for part in parts] == [len(value) // 3] * 3
     assert {type(part) for part in parts} == {type(value)}
-    joined = join("x", parts)
+    joined = join("x", parts, place)
     assert type(joined) is type(value)
     assert as_list(joined) == as_list(value)
 
@@ -66,9 +71,11 @@ def test_what_has_no_rows_is_refused(value: Any) -> None:
 
 
 def test_values_of_different_types_are_not_joined() -> None:
-    with pytest.raises(TypeError, match="x is of type list on one rank and of type tuple on anoth"):
-        join("x", [[1], (2,)])
+    with pytest.raises(TypeError, match="x has the type list on rank 0 and the type tuple on rank"):
+        join("x", [[1], (2,)], place)
     with pytest.raises(TypeError, match=r"^pull: x is of type float and has no rows: .* join=True"):
-        join("x", [1.0, 2.0])
-    with pytest.raises(TypeError, match=r"^pull: values of type range, such as x, cannot"):
-        join("x", [range(3), range(3)])
+        join("x", [1.0, 2.0], place)
+    with pytest.raises(
+        TypeError, match=r"^pull: x is of type collections.deque, for whose rows th"
+    ):
+        join("x", [deque([1]), deque([2])], place)

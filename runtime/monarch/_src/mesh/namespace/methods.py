@@ -58,11 +58,14 @@ class HasNamespace(MeshTrait):
         """Bind an equal part of each value to its name on every rank, in order of ranks.
 
         The parts are consecutive rows along the first axis of an array, a tensor or a data frame,
-        or consecutive items of a list.
+        or consecutive items of a list. They have the class and the properties of the value, such
+        as a mask, a time zone or categories.
 
         Raises:
-            TypeError: a value without rows, or one that cannot be pickled, or no value.
-            ValueError: the ranks do not divide the rows, or a name that cannot be bound.
+            TypeError: a value without rows, one whose class a part would lose, one that cannot be
+                pickled, or no value.
+            ValueError: the ranks do not divide the rows, a part would lose a property of the value,
+                or a name that cannot be bound.
             SupervisionError: a rank has died. In each of these cases no name is bound on any rank.
         """
         from monarch._src.mesh.namespace.rows import cut
@@ -80,15 +83,17 @@ class HasNamespace(MeshTrait):
         """The values that this name has on the ranks.
 
         Args:
-            join: join the values along their first axis, as `scatter` has cut them; they have to be
-                arrays, tensors, data frames, lists or tuples, on all ranks alike.
+            join: join the values along their first axis, as `scatter` has cut them. They have to be
+                of one type on all ranks, and alike in dtype, columns, categories, names and other
+                axes. Of integers, floats or text of numpy, the widest dtype is taken.
 
         Returns:
             A ValueMesh, or with `join` the joined value.
 
         Raises:
             NameError: a rank has no such name.
-            TypeError: the values cannot be joined.
+            TypeError: the values cannot be joined, or are not of one type.
+            ValueError: the values differ in a property, so that joining them would lose it.
             ActorError: a value cannot be pickled.
             SupervisionError: a rank has died.
         """
@@ -103,7 +108,8 @@ class HasNamespace(MeshTrait):
                 return values
             from monarch._src.mesh.namespace.rows import join as joined
 
-            return joined(name, list(values.values()))
+            where = self._where()
+            return joined(name, list(values.values()), lambda at: self.name + at_text(where[at]))
 
     @contextmanager
     def _namespace(self) -> Generator[Namespace]:
