@@ -88,7 +88,16 @@ def _tensor_text(value: Any) -> str:
     kind = f"{type(value).__name__} {value.dtype} {list(value.shape)}"
     if not _shows_elements(value):
         return kind + device_text(value)
-    return f"{kind} = {value.item() if math.prod(value.shape) == 1 else value.tolist()!r}"
+    return f"{kind} = {_element(value) if math.prod(value.shape) == 1 else value.tolist()!r}"
+
+
+def _element(value: Any) -> object:
+    if not hasattr(value, "tolist"):
+        return value.item()
+    element = value.tolist()  # `item` of a masked array gives the number behind the mask
+    for _ in value.shape:
+        element = element[0]
+    return element
 
 
 def _shows_elements(value: Any) -> bool:

@@ -53,6 +53,14 @@ def test_values_have_equal_texts_if_their_contents_are_equal_and_only_then(make:
     assert not one.endswith(NOT_COMPARED)
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_a_masked_element_does_not_show_the_number_behind_it(shape: tuple[int, ...]) -> None:
+    numbers = numpy.full(shape, 7.5)
+    masked, shown = numpy.ma.array(numbers, mask=True), numpy.ma.array(numbers, mask=False)
+    texts = [f"MaskedArray float64 {list(shape)} = {element}" for element in (None, 7.5, 7.5)]
+    assert value_texts([masked, shown, numpy.ma.array(numbers)]) == texts
+
+
 @pytest.mark.parametrize("make", CONTENTS.values(), ids=CONTENTS)
 def test_equal_values_have_the_plain_text(make: Make) -> None:
     assert "contents" not in value_texts([make(3), make(3)])[0]
