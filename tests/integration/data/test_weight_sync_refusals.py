@@ -134,6 +134,7 @@ def test_what_is_of_another_type_is_refused_at_the_call_and_the_next_one_works(
         (torch.ones(3).to_sparse(), "of layout torch.sparse_coo: it has no plain elements"),
         (torch.ones(3, device="meta"), "on meta: it has no plain elements"),
         (numpy.array(["a"]), "an array of <U1: published arrays have numbers"),
+        (numpy.ma.array([1.0]), "'x' is a masked array, whose mask would be lost: give its"),
         (numpy.zeros(2, ">f4"), "in the byte order of this machine"),
     ],
 )

@@ -30,6 +30,11 @@ def facts_of(name: str, value: Any) -> Facts:
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.ndarray):
         dtype = value.dtype
+        if hasattr(value, "hardmask"):  # masked arrays have it
+            raise TypeError(
+                f"{name!r} is a masked array, whose mask would be lost: give its `filled()`, or "
+                "its `data` and its mask under two names"
+            )
         if dtype.kind not in "biufc" or not dtype.isnative:
             raise TypeError(
                 f"{name!r} is an array of {dtype.str}: published arrays have numbers in the byte "
