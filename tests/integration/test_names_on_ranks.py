@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy
-import pandas
 import pytest
-import torch
 
 from monarch.actor import Actor, ActorError, ProcMesh, SupervisionError, endpoint, this_host
 from monarch.observe import payload_counts
@@ -74,61 +72,6 @@ def test_a_scattered_value_is_cut_in_the_order_of_ranks_and_joined_again(workers
     ]
     assert workers.pull("batch", join=True).tolist() == batch.tolist()
     assert workers.pull("labels", join=True) == list("abcdefgh")
-
-
-HARD = numpy.ma.array(numpy.arange(16.0).reshape(8, 2), mask=[[0, 1]] * 8, fill_value=-1)
-HARD.harden_mask()
-TIMES = pandas.date_range("2026-03-28 22:00", periods=8, freq="h", tz="Europe/Berlin", name="t")
-KINDS: dict[str, Any] = {
-    "masked": HARD,
-    "large_masked": numpy.ma.masked_less(numpy.arange(80000.0), 3),
-    "records": numpy.rec.array([(1, "a")] * 8, dtype=[("a", "i4"), ("b", "U3")]),
-    "matrix": numpy.arange(16).reshape(8, 2).view(numpy.matrix),
-    "big_endian": numpy.arange(8, dtype=">i4"),
-    "categories": pandas.Series(list("abcabcab"), TIMES, dtype="category", name="c"),
-    "frame": pandas.DataFrame({"a": range(8), "b": pandas.array([1, None] * 4)}, index=TIMES),
-    "index": TIMES,
-    "parameter": torch.nn.Parameter(torch.arange(16.0).reshape(8, 2)),
-    "tensor": torch.ones(8, dtype=torch.bfloat16, requires_grad=True),
-    "numbers": range(8),
-    "text": b"abcdefgh",
-}
-
-
-def told(value: Any) -> list[object]:
-    """What a program sees of a value."""
-    names = ("dtype", "fill_value", "hardmask", "requires_grad", "name", "freq")
-    return [type(value), repr(value), *(repr(getattr(value, name, None)) for name in names)]
-
-
-def test_values_of_many_libraries_come_back_as_they_were(workers: ProcMesh) -> None:
-    workers.scatter(**KINDS)
-    back = {name: workers.pull(name, join=True) for name in KINDS}
-    assert {name: told(value) for name, value in back.items()} == {
-        name: told(value) for name, value in KINDS.items()
-    }
-    workers.push(**KINDS)
-    back = {name: workers.pull(name).item(gpus=3) for name in KINDS}
-    assert {name: told(value) for name, value in back.items()} == {
-        name: told(value) for name, value in KINDS.items()
-    }
-
-
-def test_parts_that_would_lose_something_bind_nothing_and_name_the_ranks(
-    workers: ProcMesh,
-) -> None:
-    sparse = torch.eye(4).to_sparse()
-    assert one_line(lambda: workers.scatter(good=[1, 2, 3, 4], batch=sparse), TypeError) == (
-        "scatter: batch, of type Tensor, is sparse, and torch has no slices of it: give its "
-        "to_dense(), or push all of it and let each rank take its own"
-    )
-    assert names(workers) == [[]] * 4
-    for rank, letters in enumerate(("ab", "ab", "bc", "ab")):
-        workers.slice(gpus=rank).push(labels=pandas.Series(list(letters), dtype="category"))
-    text = one_line(lambda: workers.pull("labels", join=True), ValueError)
-    assert text.startswith("pull: labels has the dtype CategoricalDtype(categories=['a', 'b'], ")
-    assert " on workers[gpus=0] and the dtype CategoricalDtype(categories=['b', 'c']" in text
-    assert text.endswith(" on workers[gpus=2]: make them equal there, or pull it without join=True")
 
 
 def test_a_scatter_goes_over_the_ranks_of_a_slice(workers: ProcMesh) -> None:
