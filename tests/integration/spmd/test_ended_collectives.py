@@ -227,3 +227,54 @@ def test_nothing_is_left_in_the_directory_of_the_session(
     procs.init_process_group()
     procs.stop().get(timeout=PATIENCE_S)
     assert list(own_base_directory.rglob("*.group")) == []
+
+
+# --- collectives that fail by themselves ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("endpoint", ["add", "meet"])
+def test_a_group_is_made_anew_after_a_collective_that_a_rank_missed(
+    trainers: Trainers, endpoint: str
+) -> None:
+    """Its connections are broken, so it would fail for ever."""
+    procs = trainers(gpus=3)
+    procs.init_process_group(timeout=2)
+    actors = on(procs, Trainer)
+    rest = actors.slice(gpus=slice(0, 2))  # the third one does not come
+    call = rest.add.call(1.0) if endpoint == "add" else rest.meet.call()
+    with pytest.raises(ActorError, match=r"Timed out waiting|failed to pass monitoredBarrier"):
+        call.get(timeout=PATIENCE_S)
+    call.exception(timeout=PATIENCE_S)
+    procs.init_process_group(timeout=2)
+    assert list(actors.add.call(1.0).get(timeout=PATIENCE_S).values()) == [3.0] * 3
+
+
+TEXTS = [
+    "s3: Broken pipe", "Connection reset by the database", "no module nvidia-nccl-cu12",
+    "Connection closed by peer", "gloo/transport/tcp/pair.cc: Connection closed by peer",
+]  # fmt: skip
+
+
+def test_an_error_of_the_program_is_told_as_it_is_whatever_it_says(trainers: Trainers) -> None:
+    procs = trainers(gpus=2)
+    procs.init_process_group()
+    actors = on(procs, Trainer)
+    for _ in range(2):
+        for text in TEXTS:
+            with pytest.raises(ActorError, match=f"raised RuntimeError: {re.escape(text)}"):
+                actors.slice(gpus=0).fail.call_one(text).get(timeout=PATIENCE_S)
+        assert list(actors.add.call(1.0).get(timeout=PATIENCE_S).values()) == [2.0] * 2
+    with pytest.raises(ActorError, match="a bad batch"):
+        actors.raise_before.call(1).get(timeout=PATIENCE_S)
+    with pytest.raises(ActorError, match=f"raised RuntimeError: {TEXTS[0]}"):
+        actors.slice(gpus=0).fail.call_one(TEXTS[0]).get(timeout=PATIENCE_S)
+
+
+def test_an_actor_serves_others_while_an_error_waits_for_its_reason(trainers: Trainers) -> None:
+    procs = trainers(gpus=2)
+    procs.init_process_group()
+    one = on(procs, AsyncTrainer).slice(gpus=0)
+    broken = one.add_on_broken_connections.call_one()
+    assert one.end_groups.call_one("the test has ended them").get(timeout=PATIENCE_S)
+    with pytest.raises(ActorError, match="CollectiveError: the test has ended them"):
+        broken.get(timeout=PATIENCE_S)

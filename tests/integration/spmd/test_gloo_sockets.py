@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -73,6 +76,54 @@ def test_a_connection_stays_open_until_the_next_group_has_its_own(
     gloo_sockets.shut_down()
     with pytest.raises(RuntimeError):
         work.wait(LIMIT)
-    assert [one.fileno() >= 0 for one in gloo_sockets.kept_open] == [True, True]
+    ended = gloo_sockets.kept_open.copy()
+    assert [stat.S_ISSOCK(os.fstat(fd).st_mode) for fd in ended] == [True, True]
     pair("next")
     assert gloo_sockets.kept_open == []
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def test_connections_of_the_program_stay_open_whenever_they_were_made(
+    pair: Callable[[str], list[Any]], server: socket.socket
+) -> None:
+    """Also those that a thread makes while a group is made, as a logger or a data client does."""
+    opened: list[socket.socket] = []
+    go = threading.Event()
+
+    def connect() -> None:
+        while not go.is_set() or len(opened) < 6:
+            opened.append(socket.create_connection(server.getsockname()))
+            opened.append(server.accept()[0])
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    first, _second = pair("group")
+    go.set()
+    thread.join()
+    work = first.allreduce([torch.ones(4)])
+    assert gloo_sockets.shut_down() == 2
+    with pytest.raises(RuntimeError, match="Connection closed"):
+        work.wait(LIMIT)
+    for one, other in zip(opened[::2], opened[1::2], strict=True):
+        one.sendall(b"x")
+        assert other.recv(1) == b"x"
+        one.close()
+        other.close()
+
+
+def test_sockets_of_the_program_keep_their_flags(pair: Callable[[str], list[Any]]) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        before = socket.getdefaulttimeout()
+        socket.setdefaulttimeout(60)
+        try:
+            pair("group")
+            gloo_sockets.shut_down()
+        finally:
+            socket.setdefaulttimeout(before)
+        assert [os.get_blocking(one.fileno()) for one in (here, there)] == [True, True]

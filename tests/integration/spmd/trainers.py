@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from monarch.actor import Actor, concurrent_endpoint, context, endpoint
@@ -134,6 +135,18 @@ class Trainer(Actor):
         return found
 
     @endpoint
+    def meet(self) -> None:
+        """Come to a barrier that rank 0 monitors, for a second."""
+        import torch.distributed as dist
+
+        dist.monitored_barrier(timeout=timedelta(seconds=1))
+
+    @endpoint
+    def fail(self, text: str) -> None:
+        """Raise a RuntimeError with that text."""
+        raise RuntimeError(text)
+
+    @endpoint
     def coordinates(self, device_mesh: Any) -> tuple[str, Mapping[str, int], float]:
         """What it was given, its coordinates there, and a sum over the last dim."""
         import torch
@@ -148,6 +161,26 @@ class Trainer(Actor):
 
 class AsyncTrainer(Actor):
     """As `Trainer`, on a loop."""
+
+    @concurrent_endpoint
+    async def add_on_broken_connections(self) -> None:
+        """Break the connections of this rank's groups, and sum; waits long for a reason."""
+        import torch
+        import torch.distributed as dist
+
+        from monarch._src.spmd import gloo_sockets, rank_watch
+
+        rank_watch.REASON_S = 600.0
+        gloo_sockets.shut_down()
+        dist.all_reduce(torch.ones(1 << 18))
+
+    @concurrent_endpoint
+    async def end_groups(self, why: str) -> bool:
+        """End the groups of this rank for that reason."""
+        from monarch._src.spmd import rank_watch
+
+        watch = rank_watch.active()
+        return watch is not None and watch.end_groups(why)
 
     @concurrent_endpoint
     async def add_unless(self, absent: int) -> float:

@@ -7,7 +7,7 @@ block.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -52,3 +52,5 @@ class RuntimeHooks:
         # Set by the watch of process groups, from its first use on. On the actor's own thread, with
         # the caller of a call and the exception that ended it; returns the one to answer with.
         self.explain_error: Callable[[Any, str, Call, BaseException], BaseException] | None = None
+        # Before that on an event loop: waits for what explains the exception.
+        self.await_explanation: Callable[[BaseException], Awaitable[None]] | None = None

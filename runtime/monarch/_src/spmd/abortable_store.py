@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from monarch._src.spmd.collective_errors import StoreEndedError
 from monarch._src.spmd.torch_modules import torch_distributed
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.02
 
 
 def abortable(inner: Any, ended: threading.Event, timeout: timedelta) -> Any:
-    """A `torch.distributed.Store` over `inner`, whose waits end with a RuntimeError at `ended`."""
+    """A `torch.distributed.Store` over `inner`; at `ended` its waits raise StoreEndedError."""
     base: Any = torch_distributed().Store
 
     class AbortableStore(base):
@@ -64,7 +65,7 @@ def abortable(inner: Any, ended: threading.Event, timeout: timedelta) -> Any:
             pause_s = FIRST_PAUSE_S
             while not inner.check(list(keys)):
                 if ended.wait(pause_s):
-                    raise RuntimeError("Connection closed: the process groups here have ended")
+                    raise StoreEndedError("the process groups of this rank have ended")
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"no rank has set {', '.join(keys)} in {limit or timeout}")
                 pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)

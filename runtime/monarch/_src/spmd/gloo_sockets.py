@@ -1,10 +1,12 @@
 """The sockets of this process's gloo groups, which end a collective when they are shut down.
 
 Gloo has no way to abort: a thread that waits in a collective is woken by its data, by its time-out
-(minutes), or by the end of a connection. So the connections are shut down. They are found when a
-group is made: a gloo group has all its connections when its constructor returns, and the sockets
-that appear in between are the group's. Socket numbers are reused, so the identity of each is
-checked before it is shut down.
+(minutes), or by the end of a connection. So the connections are shut down.
+
+Which sockets are gloo's is known by their addresses. Each rank listens at an address that it tells
+the others through the store of the group. So a gloo connection has an address from the store at one
+of its ends, and a connection of the program has none. The store of each group is wrapped to keep
+those addresses.
 
 No write may fail on the way: gloo forgets a send whose write fails while it answers a peer that is
 ready to receive, and the collective then waits for its time-out. So connections are shut down for
@@ -12,51 +14,62 @@ reading only, which gives gloo the end of the stream once it has read what has a
 are kept open when gloo closes its ends, since a peer that still writes would be answered by a
 reset. The next group closes them: its ranks have left the collectives of the one before.
 
+The C functions are called for addresses: a `socket.socket` on a descriptor of the program would set
+`O_NONBLOCK` on it if there is a default time-out.
+
 Runs in: a rank, in place of `torch.distributed.ProcessGroupGloo` from `install` on.
 Owns: the connections that were shut down, until the next group is made. Gloo closes the others.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 import stat
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
-from monarch._src.spmd.torch_modules import distributed_c10d
+from monarch._src.spmd.torch_modules import distributed_c10d, torch_distributed
 
-_Identity = tuple[int, int]
-_sockets: dict[_Identity, int] = {}
-kept_open: list[socket.socket] = []  # that were shut down
-# The connections that there were before each group that is being made.
-_in_progress: list[dict[_Identity, int]] = []
+kept_open: list[int] = []  # descriptors that were shut down
+# Of the gloo groups of this process: what their ranks have told each other, and their stores, which
+# gloo may use again.
+_told: set[bytes] = set()
+_stores: list[Any] = []
 _FDS = "/dev/fd"
+_ADDRESS_BYTES = 128  # of a `sockaddr_storage`
+# The bytes of a `sockaddr_in` and a `sockaddr_in6` with family, port and address.
+_LENGTHS: dict[int, int] = {socket.AF_INET: 8, socket.AF_INET6: 24}
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def install() -> None:
-    """Have the sockets of gloo groups recorded from now on. Idempotent.
+    """Have the addresses of gloo groups kept from now on. Idempotent.
 
     Groups that were made before are not known. Raises as `torch_distributed` does.
     """
     c10d = distributed_c10d()
     base: Any = getattr(c10d, "ProcessGroupGloo", None)
-    if base is None or getattr(base, "_monarch_records_sockets", False):
+    if base is None or getattr(base, "_monarch_keeps_addresses", False):
         return
 
     class ProcessGroupGloo(base):
-        """Torch's own, with the sockets of each group recorded."""
+        """Torch's own, with a store that keeps the addresses of the ranks."""
 
-        _monarch_records_sockets = True
+        _monarch_keeps_addresses = True
 
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            before, ended = _connections(), kept_open.copy()
-            _in_progress.append(before)
-            try:
-                super().__init__(*args, **kwargs)  # pyright: ignore[reportUnknownMemberType]
-                _record(before)
-                _close(ended)
-            finally:
-                _in_progress.remove(before)
+        def __init__(self, store: Any, *args: Any, **kwargs: Any) -> None:
+            if not c10d._world.pg_map:
+                _told.clear()  # the ports of groups that are gone may be another program's
+                _stores.clear()
+            ended, keeping = kept_open.copy(), _keeping(store)
+            _stores.append(keeping)
+            super().__init__(keeping, *args, **kwargs)  # pyright: ignore[reportUnknownMemberType]
+            _close(ended)
 
     c10d.ProcessGroupGloo = ProcessGroupGloo
 
@@ -67,58 +80,109 @@ def shut_down() -> int:
     Returns how many there were.
     """
     count = 0
-    for before in _in_progress:
-        _record(before)
-    for identity, fd in list(_sockets.items()):
-        _sockets.pop(identity, None)
+    for fd in _sockets():
+        if not _is_of_gloo(fd):
+            continue
         try:
             copy = os.dup(fd)
         except OSError:
             continue  # closed
-        status = os.fstat(copy)
-        if (status.st_dev, status.st_ino) != identity:
+        if not _is_of_gloo(copy):  # closed, and its number was given to another one
             os.close(copy)
             continue
-        connection = socket.socket(fileno=copy)
-        kept_open.append(connection)
-        try:
-            connection.shutdown(socket.SHUT_RD)
+        kept_open.append(copy)
+        if _libc.shutdown(copy, socket.SHUT_RD) == 0:  # else the other side has ended it
             count += 1
-        except OSError:
-            pass  # the other side has ended it
     return count
 
 
-def _close(ended: list[socket.socket]) -> None:
-    for connection in ended:
-        connection.close()  # idempotent: another thread may make a group too
-    kept_open[:] = [one for one in kept_open if one not in ended]
+def _close(ended: Sequence[int]) -> None:
+    for fd in ended:
+        if fd in kept_open:  # another thread may make a group too
+            kept_open.remove(fd)
+            os.close(fd)
 
 
-def _record(before: dict[_Identity, int]) -> None:
-    now = _connections()
-    for identity in [one for one in _sockets if one not in now]:
-        _sockets.pop(identity, None)  # another thread may have removed it
-    _sockets.update({one: fd for one, fd in now.items() if one not in before})
-
-
-def _connections() -> dict[_Identity, int]:
-    """The TCP connections of this process."""
-    found: dict[_Identity, int] = {}
+def _sockets() -> list[int]:
+    found: list[int] = []
     for name in os.listdir(_FDS):
         try:
-            status = os.fstat(int(name))
-            if stat.S_ISSOCK(status.st_mode) and _is_connection(int(name)):
-                found[status.st_dev, status.st_ino] = int(name)
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                found.append(int(name))
         except OSError:
             continue  # closed meanwhile, as that of the listing itself is
     return found
 
 
-def _is_connection(fd: int) -> bool:
-    with socket.socket(fileno=os.dup(fd)) as copy:
-        return (
-            copy.family in (socket.AF_INET, socket.AF_INET6)
-            and copy.type == socket.SOCK_STREAM
-            and not copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-        )
+def _is_of_gloo(fd: int) -> bool:
+    """Whether it is a connection with an address at one of its ends that a rank has told."""
+    ends = _address(_libc.getsockname, fd), _address(_libc.getpeername, fd)
+    # A listening socket has no peer.
+    return all(ends) and any(end in text for end in ends for text in list(_told))
+
+
+def _address(function: Callable[..., int], fd: int) -> bytes:
+    """The family, port and address of one end of a TCP socket; empty if it has none."""
+    buffer = ctypes.create_string_buffer(_ADDRESS_BYTES)
+    size = ctypes.c_uint32(_ADDRESS_BYTES)
+    if function(fd, buffer, ctypes.byref(size)) != 0:
+        return b""
+    # Two bytes for the family, or one after the length of the address, as on macOS.
+    family: int = struct.unpack("=H" if sys.platform == "linux" else "xB", buffer.raw[:2])[0]
+    return buffer.raw[: _LENGTHS.get(family, 0)]
+
+
+def _keeping(inner: Any) -> Any:
+    """A store over `inner` that keeps the values which pass through it."""
+    base: Any = torch_distributed().Store
+
+    class KeepingStore(base):
+        """See the module."""
+
+        def __init__(self) -> None:
+            super().__init__()  # pyright: ignore[reportUnknownMemberType]
+
+        @property
+        def timeout(self) -> timedelta:
+            """How long waits may take."""
+            return inner.timeout
+
+        def set(self, key: str, value: Any) -> None:
+            _keep(value)
+            inner.set(key, value)
+
+        def get(self, key: str) -> Any:
+            value = inner.get(key)
+            _keep(value)
+            return value
+
+        def add(self, key: str, value: int) -> int:
+            return inner.add(key, value)
+
+        def compare_set(self, key: str, expected: Any, desired: Any) -> Any:
+            return inner.compare_set(key, expected, desired)
+
+        def delete_key(self, key: str) -> bool:
+            return inner.delete_key(key)
+
+        def num_keys(self) -> int:
+            return inner.num_keys()
+
+        def check(self, keys: Sequence[str]) -> bool:
+            return inner.check(list(keys))
+
+        def set_timeout(self, timeout: timedelta) -> None:
+            inner.set_timeout(timeout)
+
+        def wait(self, keys: Sequence[str], limit: timedelta | None = None) -> None:
+            if limit is None:
+                inner.wait(list(keys))
+            else:
+                inner.wait(list(keys), limit)
+
+    return KeepingStore()
+
+
+def _keep(value: Any) -> None:
+    if isinstance(value, bytes):
+        _told.add(value)

@@ -98,7 +98,7 @@ class GroupMember(Actor):
         return ""
 
     def _renew_watch(self) -> RankWatch:
-        self._watch = RankWatch(self._first + self._rank, self._report)
+        self._watch = RankWatch(self._first + self._rank, self._report, self._report_end)
         self._watch.begin()
         return self._watch
 
@@ -110,6 +110,13 @@ class GroupMember(Actor):
         assert self._loop is not None
         self._loop.call_soon_threadsafe(
             self._tell_peers, "on_absence", absence, context=self._context
+        )
+
+    def _report_end(self, why: str) -> None:
+        """Tell the peers that the group of all ranks has ended. Any thread."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(
+            self._tell_peers, "on_groups_ended", why, self._place, context=self._context
         )
 
     def _tell_peers(self, name: str, *news: Any) -> None:
@@ -210,6 +217,7 @@ class GroupMember(Actor):
             _joining.release()
         made, good = dist.is_initialized(), self._watch is not None and self._watch.is_active
         good = good and self._watch is not None and self._watch.state.ended is None
+        good = good and self._watch is not None and not self._watch.has_failed
         return RankLook(
             "", host,
             tuple(one for one in backends if not dist.is_backend_available(one)),
@@ -277,6 +285,8 @@ class GroupMember(Actor):
 
     async def __cleanup__(self, exc: BaseException | None) -> None:
         # The groups stay: other actors may have messages left in which they need them.
+        if self._checking is not None:
+            self._checking.cancel()
         if self._watch is not None:
             self._watch.close()
 

@@ -7,12 +7,12 @@ Invariant: one watch is active in a process, and `groups_ended` of it is set onc
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
-import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from monarch._src.actor.run.mailbox import caller_of
@@ -21,6 +21,7 @@ from monarch._src.errors import CollectiveError
 from monarch._src.failures.report import RankFailure
 from monarch._src.spmd import gloo_sockets
 from monarch._src.spmd.backend_choice import CPU
+from monarch._src.spmd.collective_errors import Failure, failure_of
 from monarch._src.spmd.state.group_watch import Absence, CallKey, CallState, Group, GroupWatch
 from monarch._src.spmd.torch_modules import distributed_c10d
 from monarch._src.wire.messages import Call
@@ -33,20 +34,27 @@ log = logging.getLogger("monarch.spmd")
 # How long a rank whose connection has broken waits for the reason, which follows at once. A broken
 # network has none.
 REASON_S = 3.0
-_CONNECTION = re.compile(
-    r"gloo.transport|Connection (closed|reset)|Broken pipe|NCCL|nccl|failed to recv|Socket Error"
-)
+LOOK_S = 0.02
 _active: RankWatch | None = None
 
 
 class RankWatch:
     """One watch, from `begin` until another one begins in this process."""
 
-    def __init__(self, rank: int, report: Callable[[Absence], None]) -> None:
-        """`report` tells the peers that an endpoint of this rank has raised. Any thread."""
+    def __init__(
+        self, rank: int, report: Callable[[Absence], None], report_end: Callable[[str], None]
+    ) -> None:
+        """Make the watch of a rank. The functions tell its peers something, on any thread.
+
+        Args:
+            report: that an endpoint of this rank has raised.
+            report_end: why the group of all ranks has ended.
+        """
         self.state = GroupWatch(rank)
         self._report = report
+        self._report_end = report_end
         self.reason_known = threading.Event()  # set when the groups have ended
+        self.has_failed = False  # whether a collective of this rank has failed
         # The last call of each caller to each actor that this rank has left by an exception.
         self.reported: dict[tuple[str, int], Absence] = {}
 
@@ -55,14 +63,16 @@ class RankWatch:
         global _active
         gloo_sockets.install()
         _active = self
-        runtime().hooks.explain_error = _explain
+        hooks = runtime().hooks
+        hooks.explain_error, hooks.await_explanation = _explain, _await_reason
 
     def close(self) -> None:
         """Watch no more, unless another watch has begun. Idempotent."""
         global _active
         if self.is_active:
             _active = None
-            runtime().hooks.explain_error = None
+            hooks = runtime().hooks
+            hooks.explain_error = hooks.await_explanation = None
 
     @property
     def is_active(self) -> bool:
@@ -95,23 +105,57 @@ class RankWatch:
         if self.is_active:
             abort_groups()
 
+    async def await_reason(self, error: BaseException) -> None:
+        """Wait as `explain` would, but leave the event loop to other tasks."""
+        if self._lacks_reason(failure_of(error)):
+            loop = asyncio.get_running_loop()
+            deadline = loop.time() + REASON_S
+            # Another thread sets the event.
+            while not self.reason_known.is_set() and loop.time() < deadline:  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_S)
+
     def explain(self, cell: Any, caller: str, call: Call, error: BaseException) -> BaseException:
         """The error to answer a call with. Tells the peers if this rank has raised by itself."""
-        broken = isinstance(error, Exception) and _is_broken_connection(error)
-        if broken and self.state.ended is None:
+        failure = failure_of(error)
+        if self._lacks_reason(failure) and not in_event_loop():
             self.reason_known.wait(REASON_S)
         why = self.state.ended
         if why is not None:
-            return _explained(why, error) if broken else error
+            return error if failure is Failure.NONE else _explained(why, error)
         here = groups()
         if here:
+            described: RankFailure = cell.describe(error, "endpoint", call.endpoint)
+            if failure is not Failure.NONE:
+                self._on_failed(_what(described), here)
+                return error
             key = CallKey(caller, call.call, call.actor, call.endpoint)
-            failure: RankFailure = cell.describe(error, "endpoint", call.endpoint)
             begun = {group.name: group.begun for group in here}
-            absence = Absence(self.state.rank, key, begun, _what(failure))
+            absence = Absence(self.state.rank, key, begun, _what(described))
             self.reported[caller, call.actor] = absence
             self._report(absence)
         return error
+
+    def _lacks_reason(self, failure: Failure) -> bool:
+        return failure is Failure.CONNECTION and self.state.ended is None
+
+    def _on_failed(self, why: str, here: Sequence[Group]) -> None:
+        """A collective of this rank has failed, and no peer's end explains it.
+
+        Its connections are broken, so the next `init_process_group` makes the group anew. With
+        several groups it is not known which one has failed, and the others may go on.
+        """
+        self.has_failed = True
+        if len(here) == 1 and self.end_groups(why):
+            self._report_end(why)
+
+
+def in_event_loop() -> bool:
+    """Whether this thread runs an event loop, which may not be blocked."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def active() -> RankWatch | None:
@@ -122,7 +166,7 @@ def active() -> RankWatch | None:
 def reason_of(error: Exception) -> str | None:
     """Why a connection of this rank's process groups has broken; None if it is not known."""
     watch = _active
-    if watch is None or not _is_broken_connection(error):
+    if watch is None or failure_of(error) is Failure.NONE:
         return None
     if watch.state.ended is None:
         watch.reason_known.wait(REASON_S)
@@ -132,6 +176,11 @@ def reason_of(error: Exception) -> str | None:
 def why_ended() -> str | None:
     """Why the process groups of this process have ended; None if they have not."""
     return None if _active is None else _active.state.ended
+
+
+async def _await_reason(error: BaseException) -> None:
+    if _active is not None:
+        await _active.await_reason(error)
 
 
 def _explain(cell: Any, caller: str, call: Call, error: BaseException) -> BaseException:
@@ -154,17 +203,6 @@ def _explained(why: str, error: BaseException) -> CollectiveError:
 def _what(failure: RankFailure) -> str:
     place = next((frame for frame in reversed(failure.frames) if frame.user), None)
     return failure.what if place is None else f"{failure.what} ({place.filename}:{place.lineno})"
-
-
-def _is_broken_connection(error: BaseException) -> bool:
-    seen: set[int] = set()
-    one: BaseException | None = error
-    while one is not None and id(one) not in seen:
-        seen.add(id(one))
-        if isinstance(one, RuntimeError) and _CONNECTION.search(str(one)):
-            return True
-        one = one.__cause__ or one.__context__
-    return False
 
 
 def groups() -> list[Group]:

@@ -335,6 +335,8 @@ class _AsyncActor:
             ran_ns = cell.end_call(running)
             if ended is not None:
                 ended(error)
+        if error is not None and cell.runtime.hooks.await_explanation is not None:
+            await cell.runtime.hooks.await_explanation(error)
         fatal = cell.running_calls.complete(peer, call, value, error, bound, ran_ns)
         if fatal is not None:
             cell.fail(*fatal)

@@ -1,0 +1,71 @@
+"""Exceptions that come out of a collective of torch, told apart from those of the user's code.
+
+Gloo raises a plain RuntimeError, so its text decides: `Connection closed by peer` and the like. A
+program's own error may have such a text too. But its code raises with a `raise` statement, and
+torch out of a call to C++, so the last instruction of the traceback tells the two apart. Errors
+that torch has classes for need no look at the text.
+"""
+
+from __future__ import annotations
+
+import enum
+import opcode
+import re
+from types import TracebackType
+from typing import Any
+
+from monarch._src.spmd.torch_modules import torch_distributed
+
+_RAISES = {opcode.opmap[name] for name in ("RAISE_VARARGS", "RERAISE") if name in opcode.opmap}
+_OF_GLOO = re.compile(r"gloo/|caused pair closure|monitoredBarrier")
+_BY_ITSELF = re.compile(r"Timed out|caused pair closure|monitoredBarrier")
+_OF_A_STORE = re.compile(r"Connection|Broken pipe|failed to recv|Socket")
+
+
+class StoreEndedError(RuntimeError):
+    """A rank waited for a store, and the process groups of its process were ended."""
+
+
+class Failure(enum.Enum):
+    """What an exception says of the process groups of its rank."""
+
+    NONE = "none"  # nothing: it is of the program
+    CONNECTION = "connection"  # a connection has ended, perhaps since a peer has died
+    OWN = "own"  # a collective has failed by itself, such as by its time-out
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What this exception, or one that it was raised from or during, says of the groups."""
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        found = _failure_of_one(one)
+        if found is not Failure.NONE:
+            return found
+        one = one.__cause__ or one.__context__
+    return Failure.NONE
+
+
+def _failure_of_one(error: BaseException) -> Failure:
+    if isinstance(error, StoreEndedError):
+        return Failure.CONNECTION
+    dist: Any = torch_distributed()
+    text = str(error)
+    if isinstance(error, dist.DistBackendError):
+        return Failure.CONNECTION
+    if isinstance(error, dist.DistError):  # of a store: absent keys are no failure of a group
+        return Failure.CONNECTION if _OF_A_STORE.search(text) else Failure.NONE
+    if type(error) is not RuntimeError or is_raised_by_statement(error):
+        return Failure.NONE
+    if not _OF_GLOO.search(text):
+        return Failure.NONE
+    return Failure.OWN if _BY_ITSELF.search(text) else Failure.CONNECTION
+
+
+def is_raised_by_statement(error: BaseException) -> bool:
+    """Whether Python code has raised it, and not C code that Python code has called."""
+    last: TracebackType | None = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return last is not None and last.tb_frame.f_code.co_code[last.tb_lasti] in _RAISES
