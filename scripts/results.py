@@ -1,4 +1,4 @@
-"""What the records of `scripts.record_results` say of a run of tests. No I/O.
+"""The result of a run of tests, by the records of `scripts.record_results`. No I/O.
 
 A test that has failed runs again, alone, when the machine is quiet. That tells a test that always
 fails from one that fails now and then, because of what else runs. A failure in the setup or
@@ -129,7 +129,7 @@ class Verdict:
     """The results of all runs, and of the second and third ones of tests that had failed.
 
     flaky: what has failed and then passed twice, alone, with the first line of the failure.
-    lasting: what has failed again, or was not run again.
+    lasting: tests that have failed again, or were not run again.
     """
 
     results: Results

@@ -192,7 +192,7 @@ def running(lane: Sequence[Run], given: Sequence[str], outcome: Outcome) -> Iter
 
 
 def run_again(outcome: Outcome, given: Sequence[str]) -> Verdict:
-    """Run what has failed again, each test alone, twice."""
+    """Run the failed tests again, each alone, twice."""
     begun = time.monotonic()
     verdict = Verdict(outcome.results, seconds=outcome.seconds)
     chosen = to_run_again(outcome.results)

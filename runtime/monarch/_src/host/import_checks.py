@@ -1,4 +1,4 @@
-"""What an import does to its process: the variables that it reads, and what it leaves behind.
+"""Effects of an import on its process: variables that it reads, and state that it leaves behind.
 
 Runs in: a zygote that imports modules for procs to come. Linux only.
 """
@@ -39,7 +39,7 @@ def variables_read() -> Generator[set[str]]:
 
 
 class ProcessState(msgspec.Struct, frozen=True):
-    """What a fork cannot carry over, or would share with its parent, at one moment."""
+    """State that a fork cannot carry over, or would share with its parent, at one moment."""
 
     handlers: list[object]
     caught: tuple[int, int]  # sets of signals, as bits: with a handler, ignored
@@ -55,7 +55,7 @@ class ProcessState(msgspec.Struct, frozen=True):
         )  # fmt: skip
 
     def what_was_left(self) -> str:
-        """What has been added since, in words; empty if this process can still fork safely.
+        """State that was added since, in words; empty if this process can still fork safely.
 
         Forks once. Libraries that end their threads before a fork (OpenBLAS) have none after it.
         """
@@ -87,7 +87,7 @@ def _descriptors() -> dict[int, tuple[int, int]]:
 
 
 def _kind(fd: int) -> str:
-    """What that descriptor refers to; empty if a fork may share it."""
+    """The target of that descriptor; empty if a fork may share it."""
     mode, target = os.fstat(fd).st_mode, os.readlink(f"/proc/self/fd/{fd}")
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode) or target in _HARMLESS_DEVICES:
         return ""

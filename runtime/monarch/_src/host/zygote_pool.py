@@ -1,4 +1,4 @@
-"""The zygotes of a host: has them made, tells them what to do and reads what they report.
+"""The zygotes of a host: has them made, gives them orders and reads their reports.
 
 Runs in: the host agent, on its one thread.
 Owns: a socket to each zygote.

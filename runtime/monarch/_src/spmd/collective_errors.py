@@ -27,7 +27,7 @@ class StoreEndedError(RuntimeError):
 
 
 class Failure(enum.Enum):
-    """What an exception says of the process groups of its rank."""
+    """The meaning of an exception for the process groups of its rank."""
 
     NONE = "none"  # nothing: it is of the program
     CONNECTION = "connection"  # a connection has ended, perhaps since a peer has died
@@ -35,7 +35,7 @@ class Failure(enum.Enum):
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What this exception, or one that it was raised from or during, says of the groups."""
+    """The meaning of this exception, or of one that it was raised from or during."""
     seen: set[int] = set()
     one: BaseException | None = error
     while one is not None and id(one) not in seen:

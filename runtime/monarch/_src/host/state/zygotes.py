@@ -148,7 +148,7 @@ class Zygotes:
         return self._advance(now)
 
     def mesh_freed(self, mesh: int, now: float) -> list[Action]:
-        """The mesh has ended, or nobody waits for it any more."""
+        """The mesh has ended, or waits for no import any more."""
         self._held.pop(mesh, None)
         self._places.pop(mesh, None)
         return self._advance(now)
@@ -168,7 +168,7 @@ class Zygotes:
         return self._advance(now)
 
     def zygote_lost(self, zygote: int, why: str, now: float) -> list[Action]:
-        """That zygote has ended. What it was importing is given up, for that reason."""
+        """That zygote has ended. The module that it was importing is given up, for that reason."""
         found = self._zygotes.pop(zygote, None)
         if found is None:
             return []

@@ -1,4 +1,4 @@
-"""What cutting and joining has to know of a kind of value: see the table in `rows`. No I/O."""
+"""How a kind of value is cut into rows and joined: see the table in `rows`. No I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Trait(NamedTuple):
     name: str
     value: Any
     text: str = ""
-    """What errors show; empty: `str` of the value."""
+    """The value as errors show it; empty: `str` of the value."""
 
 
 class Kind(NamedTuple):

@@ -36,7 +36,7 @@ def own_attributes(array: Any) -> dict[str, Any]:
 
 
 def info_of(masked: Any) -> dict[str, Any]:
-    """What the program has added to a masked array so that its views have it too."""
+    """Attributes that the program has given to a masked array and to all of its views."""
     inner = cast("dict[str, Any]", vars(masked))
     return _without_numpys(inner["_optinfo"])
 
