@@ -168,6 +168,31 @@ def test_a_run_takes_as_many_hosts_as_it_has_nodes(two_hosts: HostMesh, tmp_path
         torchrun(["--nnodes", "3"], hosts=two_hosts, source=source)
 
 
+def test_ranks_on_other_hosts_get_sigterm_after_a_failure(
+    two_hosts: HostMesh, tmp_path: Path
+) -> None:
+    source = (
+        "import os, signal, sys, time\nfrom pathlib import Path\n"
+        "into, rank = Path(sys.argv[1]), os.environ['RANK']\n"
+        "def save(number, _frame):\n"
+        "    (into / rank).write_text(str(number))\n"
+        "    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "if rank == '0':\n"
+        "    (into / '0').write_text('has ended')\n"
+        "    sys.exit(0)\n"
+        "if rank == '1':\n"
+        "    while len(list(into.iterdir())) < 3: time.sleep(0.02)\n"
+        "    raise ValueError('a bad batch')\n"
+        "(into / f'ready{rank}').touch()\n"
+        "while True: time.sleep(0.02)"
+    )
+    with pytest.raises(ActorError, match="a bad batch"):
+        torchrun(["--nproc-per-node", "2", str(tmp_path)], hosts=two_hosts, source=source)
+    saved = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert saved == {"0": "has ended", "2": "15", "3": "15", "ready2": "", "ready3": ""}
+
+
 def test_without_torch_the_extra_is_named(run_python: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(
         "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')"

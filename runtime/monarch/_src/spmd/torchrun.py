@@ -25,6 +25,7 @@ from monarch._src.actor.background import returns_future
 from monarch._src.actor.future import Future
 from monarch._src.actor.inspect.agent_client import AgentGoneError
 from monarch._src.actor.runtime import runtime
+from monarch._src.actor.state.calls import PendingCall
 from monarch._src.errors import ActorError, CollectiveError, SupervisionError, death_error
 from monarch._src.mesh.host_mesh import HostMesh, this_host
 from monarch._src.mesh.proc_mesh import ProcMesh
@@ -168,13 +169,18 @@ class Ranks:
     @contextmanager
     def interrupted_from_here(self) -> Generator[None]:
         """Have no front end cancel the script at an interrupt, which `end` hands on."""
-        calls = runtime().calls
-        pending: Any = self._owing[0].pending
-        calls.handed_on.add(pending.number)
+        calls, number = runtime().calls, self._call().number
+        calls.handed_on.add(number)
         try:
             yield
         finally:
-            calls.handed_on.discard(pending.number)
+            calls.handed_on.discard(number)
+
+    def _call(self) -> PendingCall:
+        """The call that runs the script on all ranks."""
+        pending = self._owing[0].pending
+        assert isinstance(pending, PendingCall)
+        return pending
 
     def wait(self) -> list[ActorError | SupervisionError]:
         """Wait until all ranks have ended, or have had time to fail after the first that failed.
@@ -201,7 +207,7 @@ class Ranks:
         """
         if not self._owing:
             return
-        ranks = list(range(len(self._procs)))
+        ranks = self._call().owing()
         deadline = monotonic() + grace_s
         with suppress(TimeoutError, AgentGoneError):
             uid = int(self._procs.uid, 16)
@@ -209,7 +215,7 @@ class Ranks:
         if not self._ended_until(min(monotonic() + NOTE_S, deadline)) and grace_s > NOTE_S:
             left = len(self._owing)
             sys.stderr.write(
-                f"monarch torchrun: {left} of {len(ranks)} ranks run on after "
+                f"monarch torchrun: {left} of {len(self._procs)} ranks run on after "
                 f"{signal_name(number)}; they are killed in {grace_s - NOTE_S:.0f} s, or at the "
                 "next interrupt\n"
             )
