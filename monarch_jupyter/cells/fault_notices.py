@@ -6,7 +6,8 @@ Runs in: the kernel; the runtime calls the hook on a thread made for that call, 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from monarch.actor import MeshFailure, RankFailure
 from monarch.observe import failures_by_place
@@ -15,7 +16,10 @@ from monarch_jupyter.errors import one_line
 from monarch_jupyter.rendering.failures import headline
 
 PATIENCE = 0.5
-"""Seconds that a notice waits for a cell to raise the same failure, which then needs no notice."""
+"""Seconds that a notice waits after the last failure: for those of other ranks, which it tells too,
+and for a cell to raise the same failure, which then needs no notice."""
+LONGEST = 5.0
+"""Seconds after which it waits no more, though further ranks fail."""
 
 _Identity = tuple[object, ...]
 
@@ -27,23 +31,36 @@ class FaultNotices:
     later call that includes the failed ranks raise.
     """
 
-    def __init__(self, say: Callable[[str], None], names: Mapping[str, object]) -> None:
-        """`names`: the notebook's variables, for advice."""
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        names: Mapping[str, object],
+        wait: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """`names`: the notebook's variables, for advice. `wait`: sleeps for some seconds."""
         self._say = say
+        self._wait = wait
         self._names = names
         self._lock = threading.Lock()
         # Guarded by _lock: failures that were reported, and failures that may yet be a cell's
         # error.
         self._reported: set[_Identity] = set()
         self._waiting: dict[_Identity, RankFailure] = {}
+        self._arrived = 0.0  # when the last one came
+        self._is_collecting = False
 
     def __call__(self, failure: MeshFailure) -> None:
         with self._lock:
             new = {_identity(one): one for one in failure.failures}
             new = {key: one for key, one in new.items() if key not in self._reported}
+            if not new:
+                return
             self._waiting.update(new)
-        threading.Event().wait(PATIENCE)
-        self._report(new)
+            self._arrived = time.monotonic()
+            if self._is_collecting:
+                return  # the call that collects reports these too
+            self._is_collecting = True
+        self._report(self._collect())
 
     def mark_shown(self, failures: Iterable[RankFailure]) -> None:
         """Record that a cell shows these failures, so that they need no notice."""
@@ -55,13 +72,25 @@ class FaultNotices:
     def report_waiting(self) -> None:
         """Report the waiting failures in the cell that has just ended without raising them."""
         with self._lock:
-            waiting = list(self._waiting)
-        self._report(waiting)
+            if not self._waiting:
+                return
+        self._report(self._collect())
 
-    def _report(self, identities: Iterable[_Identity]) -> None:
-        with self._lock:
-            found = [self._waiting.pop(key) for key in identities if key in self._waiting]
-            self._reported.update(_identity(one) for one in found)
+    def _collect(self) -> list[RankFailure]:
+        """Wait until no further rank fails; take all failures that wait."""
+        until = time.monotonic() + LONGEST
+        while True:
+            with self._lock:
+                left = min(self._arrived + PATIENCE, until) - time.monotonic()
+                if left <= 0:
+                    found = list(self._waiting.values())
+                    self._reported.update(self._waiting)
+                    self._waiting.clear()
+                    self._is_collecting = False
+                    return found
+            self._wait(left)
+
+    def _report(self, found: Sequence[RankFailure]) -> None:
         for groups in failures_by_place(found):
             text = "; ".join(line.strip() for line in headline(groups))
             remedy = one_line(advice([one for group in groups for one in group], self._names))
