@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -89,3 +90,80 @@ def grow(item: int) -> Any:
     import numpy
 
     return numpy.full(1 << 18, item)
+
+
+class Skipped(BaseException):
+    """No `Exception`, as those by which test runners and event loops leave a function."""
+
+
+def raise_on_two(given: tuple[type[BaseException], int]) -> int:
+    kind, item = given
+    if item == 2:
+        raise kind("of item 2")
+    return item
+
+
+async def await_what_is_cancelled(item: int) -> int:
+    if item == 2:
+        task = asyncio.ensure_future(asyncio.Event().wait())
+        task.cancel()
+        await task
+    return item
+
+
+def pass_gate_and_change_the_error(item: tuple[Gate, int, Any]) -> None:
+    """Wait at the gate; an interrupt of the wait becomes an error of this function."""
+    gate, number, folder = item
+    Path(folder, str(number)).touch()
+    try:
+        gate.pass_through()
+    except BaseException:
+        raise Skipped from None
+
+
+class Stays:
+    """Can be pickled, and be rebuilt in the process that made it only."""
+
+    def __init__(self, raises: type[BaseException] = LookupError) -> None:
+        self.raises = raises
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt_at_home, (os.getpid(), self.raises)
+
+
+def _rebuilt_at_home(home: int, raises: type[BaseException]) -> Stays:
+    if os.getpid() != home:
+        raise raises("far from home")
+    return Stays(raises)
+
+
+class Once:
+    """Can be pickled as often as its number says, and not again."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.times -= 1
+        if self.times < 0:
+            raise LookupError("pickled too often")
+        return int, (7,)
+
+
+def count_and_return(given: tuple[Path, int, object]) -> object:
+    """Leave a mark of each run of the item."""
+    folder, number, value = given
+    with open(Path(folder, str(number)), "a") as file:
+        file.write(".")
+    return value
+
+
+def make_on_two(given: tuple[Path, int, type[Any]]) -> Any:
+    """Instances of the class for item 2, and numbers for others."""
+    folder, number, kind = given
+    count_and_return((folder, number, None))
+    return kind() if number == 2 else number
+
+
+def same(item: Any) -> Any:
+    return item

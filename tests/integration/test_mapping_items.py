@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from monarch import observe
 from monarch._src.mesh.map.driver import ENDING
 from monarch.actor import (
     Actor,
+    CallCancelled,
     ItemError,
     ItemLostError,
     ProcMesh,
@@ -199,6 +201,148 @@ def test_a_map_out_of_time_cancels_what_runs(four: ProcMesh) -> None:
         "map: 0 of 6 items are done within 0.05 s; the others have been cancelled"
     )
     assert four.map(mapped.square, [2]) == [4]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [asyncio.CancelledError, KeyboardInterrupt, GeneratorExit, mapped.Skipped, CallCancelled],
+)
+def test_every_exception_of_a_function_is_the_error_of_its_item(
+    four: ProcMesh, kind: type[BaseException]
+) -> None:
+    items = [(kind, number) for number in range(6)]
+    pids = set(four.map(mapped.pid, range(100), chunk_size=1))
+    results = four.map(mapped.raise_on_two, items, on_error="collect", chunk_size=3)
+    error = results.pop(2)
+    assert results == [0, 1, 3, 4, 5]
+    assert isinstance(error, ItemError)
+    assert (error.index, type(error.exception)) == (2, kind)
+    assert f"raised {kind.__name__}: of item 2" in str(error)
+    with pytest.raises(ItemError) as raised:
+        four.map(mapped.raise_on_two, items)
+    assert raised.value.index == 2
+    assert set(four.map(mapped.pid, range(100), chunk_size=1)) == pids
+
+
+def test_a_task_that_an_async_function_cancels_is_an_error_of_its_item(four: ProcMesh) -> None:
+    mesh = four.slice(gpus=0)
+    results = mesh.map(mapped.await_what_is_cancelled, range(6), on_error="collect", chunk_size=6)
+    error = results.pop(2)
+    assert results == [0, 1, 3, 4, 5]
+    assert isinstance(error, ItemError)
+    assert isinstance(error.exception, asyncio.CancelledError)
+
+
+def test_a_cancelled_map_ends_also_where_the_function_changes_the_error(
+    four: ProcMesh, gate: GateKeeper, tmp_path: Path
+) -> None:
+    mesh, marks = four.slice(gpus=0), tmp_path / "marks"
+    marks.mkdir()
+    items = [(gate.gate, number, marks) for number in range(50)]
+    results = mesh.imap_unordered(
+        mapped.pass_gate_and_change_the_error, items, on_error="collect", chunk_size=50
+    )
+    gate.wait_entered()
+    results.close()
+    assert mesh.map(mapped.square, [3]) == [9]
+    assert [path.name for path in marks.iterdir()] == ["0"]
+
+
+# --- items and values that cannot be rebuilt ------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [LookupError, KeyboardInterrupt, SystemExit, mapped.Skipped])
+def test_an_item_that_cannot_be_rebuilt_is_an_error_of_that_item(
+    four: ProcMesh, tmp_path: Path, kind: type[BaseException]
+) -> None:
+    items = [(tmp_path, number, number) for number in range(9)]
+    items[4] = (tmp_path, 4, mapped.Stays(kind))  # pyright: ignore[reportArgumentType]
+    results = four.map(mapped.count_and_return, items, on_error="collect", chunk_size=9)
+    error = results.pop(4)
+    assert results == [0, 1, 2, 3, 5, 6, 7, 8]
+    assert isinstance(error, ItemError)
+    assert (error.index, error.failures[0].rank in range(4)) == (4, True)
+    assert "cannot be rebuilt on this rank: " in str(error)
+    assert f"{kind.__name__}: far from home" in str(error)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        str(number): "." for number in range(9) if number != 4
+    }
+    with pytest.raises(ItemError) as raised:
+        four.map(mapped.count_and_return, items, chunk_size=9)
+    assert raised.value.index == 4
+
+
+def test_a_value_that_cannot_be_rebuilt_is_an_error_of_its_item_and_no_item_is_run_again(
+    four: ProcMesh, tmp_path: Path
+) -> None:
+    items = [(tmp_path, number, mapped.Stays) for number in range(9)]
+    results = four.map(mapped.make_on_two, items, on_error="collect", chunk_size=9)
+    error = results.pop(2)
+    assert results == [0, 1, 3, 4, 5, 6, 7, 8]
+    assert isinstance(error, ItemError)
+    assert (error.index, type(error.exception)) == (2, TypeError)
+    first = str(error).splitlines()[0]
+    assert first.startswith("make_on_two(item 2: ")
+    assert "raised TypeError: the value that it returned, which holds " in first
+    assert "cannot be rebuilt in this process: LookupError: far from home" in first
+    assert {path.read_text() for path in tmp_path.iterdir()} == {"."}
+    with pytest.raises(ItemError) as raised:
+        four.map(mapped.make_on_two, items, chunk_size=9)
+    assert raised.value.index == 2
+
+
+def test_an_item_that_can_no_longer_be_pickled_is_an_error_of_that_item(four: ProcMesh) -> None:
+    items = [1, mapped.Once(1), 3]
+    results = four.map(mapped.same, items, on_error="collect", chunk_size=3)
+    error = results.pop(1)
+    assert results == [1, 3]
+    assert isinstance(error, ItemError)
+    assert "item 1, a Once, cannot be sent to another process: pickled too often" in str(error)
+    with pytest.raises(ItemError):
+        four.map(mapped.same, [1, mapped.Once(1), 3], chunk_size=3)
+
+
+def test_a_class_that_cannot_be_sent_or_rebuilt_fails_its_own_items_only(four: ProcMesh) -> None:
+    class Good:
+        pass
+
+    class Locked:
+        lock: Any = None
+
+    class Far:
+        home: Any = None
+
+    def made(item: int) -> Any:
+        if item == 1:
+            Locked.lock = threading.Lock()
+            return Locked()
+        if item == 2:
+            Far.home = mapped.Stays()
+            return Far()
+        return Good()
+
+    results = four.map(made, range(4), on_error="collect", chunk_size=4)
+    assert [type(found).__name__ for found in results] == ["Good", "ItemError", "ItemError", "Good"]
+    assert "Locked, cannot be sent to another process" in str(results[1])
+    assert "cannot be rebuilt in this process: LookupError: far from home" in str(results[2])
+
+
+def test_items_of_a_chunk_share_objects_and_values_share_their_classes(four: ProcMesh) -> None:
+    class Pair:
+        def __init__(self, left: object, right: object) -> None:
+            self.left, self.right = left, right
+
+    shared = ["shared"]
+    first, second = four.map(lambda item: Pair(item, [item]), [shared, shared], chunk_size=2)
+    assert (type(first), type(second)) == (Pair, Pair)
+    assert first.right[0] is first.left
+    kept: list[int] = []
+
+    def identity(item: list[str]) -> int:
+        kept.append(id(item))
+        return len(set(kept))
+
+    assert four.map(identity, [shared, shared], chunk_size=2) == [1, 1]
 
 
 # --- bad input ------------------------------------------------------------------------------------

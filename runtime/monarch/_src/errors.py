@@ -96,6 +96,9 @@ class ActorError(_FailureReport, Exception):
 class ItemError(ActorError):
     """The function that `map` runs has raised for one of the items. The ranks live.
 
+    Every exception counts, also a KeyboardInterrupt or another one that is no `Exception`. So does
+    an item, or the value for it, that cannot be pickled or rebuilt.
+
     `index` is the place of the item, from 0, and `item` a short text of it. `failures` has the rank
     that ran it.
     """

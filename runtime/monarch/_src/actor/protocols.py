@@ -36,6 +36,11 @@ class LocalActor(Protocol):
         """Its coordinates, as shown to users."""
         ...
 
+    @property
+    def runs_cancelled_call(self) -> bool:
+        """Whether a call that runs here was cancelled by its caller. Any thread."""
+        ...
+
     def post(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
         """Queue a message for the actor."""
         ...

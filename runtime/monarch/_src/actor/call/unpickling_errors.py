@@ -57,12 +57,19 @@ class Reader:
         target, rank = self._target, self._region.global_rank(position)
         unplaced = RankFailure("", rank, {}, "", None, "", None, "endpoint", "", "")
         where = target.describe_as_actor(unplaced, rank).where
-        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return (
-            f"the answer of {target.class_name}.{self._endpoint} on {where}"
-            f"{_held(payload, error)} cannot be rebuilt in this process: {said}{_place(error)}. "
-            f"{_remedy(error)}"
-        )
+        answer = f"the answer of {target.class_name}.{self._endpoint} on {where}"
+        return unreadable_answer(answer, payload, error)
+
+
+def unreadable_answer(answer: str, payload: Payload, error: Exception) -> str:
+    """The text of the error for a received value, like `the answer of Trainer.step`."""
+    return f"{unreadable(answer, 'in this process', payload, error)}. {_remedy(error)}"
+
+
+def unreadable(value: str, where: str, payload: Payload, error: BaseException) -> str:
+    """The sentence that says where a value cannot be rebuilt, and why."""
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return f"{value}{_held(payload, error)} cannot be rebuilt {where}: {said}{_place(error)}"
 
 
 def _remedy(error: Exception) -> str:
@@ -72,7 +79,7 @@ def _remedy(error: Exception) -> str:
     return plain[0].upper() + plain[1:]
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     """The place in foreign code that raised the error, if any."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames or frames[-1].filename.startswith((IN_RUNTIME, "<frozen ")):
@@ -81,7 +88,7 @@ def _place(error: Exception) -> str:
     return f" (in {last.name}, {last.filename}:{last.lineno})"
 
 
-def _held(payload: Payload, error: Exception) -> str:
+def _held(payload: Payload, error: BaseException) -> str:
     """`, which holds lab.Thing,`: the class at fault if it can be found; else the first class."""
     found = [
         one

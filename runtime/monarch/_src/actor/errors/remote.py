@@ -30,7 +30,7 @@ from monarch._src.wire.frames import Payload, carried
 from monarch._src.wire.messages import DIED
 from monarch._src.wire.msgpack_text import pack as pack_values
 from monarch._src.wire.msgpack_text import unpacker
-from monarch._src.wire.pickling.pickler import dumps, loads, may_import
+from monarch._src.wire.pickling.pickler import ClassOf, SharedClasses, dumps, loads, may_import
 
 _NOTHING_TYPED = "EOF when reading a line"  # raised by `input`
 _NO_KEYBOARD = (
@@ -60,17 +60,24 @@ def keep_sources(sources: Mapping[str, str]) -> None:
         entries[filename] = (len(text), None, SourceLines(text), filename)
 
 
-def ship(value: object, own: int = 0, *, loose: bool = False, defines: bool = False) -> Payload:
+def ship(
+    value: object,
+    own: int = 0,
+    *,
+    loose: bool = False,
+    defines: bool = False,
+    shared: SharedClasses | None = None,
+) -> Payload:
     """Pickle for another process, the source of by-value code included. See `dumps`."""
-    return dumps(value, source_of, own, loose=loose, defines=defines)
+    return dumps(value, source_of, own, loose=loose, defines=defines, shared=shared)
 
 
-def unship(payload: Payload) -> Any:
-    """Unpickle the result of `ship`."""
+def unship(payload: Payload, class_of: ClassOf | None = None) -> Any:
+    """Unpickle the result of `ship`. `class_of`: returns a class that was shared, see `loads`."""
     if not may_import(payload):
-        return loads(payload, keep_sources)
+        return loads(payload, keep_sources, class_of)
     with turn_to_import():
-        return loads(payload, keep_sources)
+        return loads(payload, keep_sources, class_of)
 
 
 def _cut_short(exception: BaseException) -> None:

@@ -178,6 +178,11 @@ class ActorCell:
         """Cancel a call that is queued, runs, or has not arrived yet."""
         self.running_calls.cancel(caller, number)
 
+    @property
+    def runs_cancelled_call(self) -> bool:
+        """Whether a call that runs here was cancelled by its caller. Any thread."""
+        return self.running_calls.holds_cancelled()
+
     def snapshot(self) -> SeenActor:
         """The present state of the actor."""
         from monarch._src.actor.inspect.actor_snapshot import snapshot_of  # loaded on first use

@@ -120,6 +120,14 @@ class RunningCalls:
         if self.cancelled and id(call) in self.cancelled:
             raise CallCancelled
 
+    def holds_cancelled(self) -> bool:
+        """Whether a call that runs was cancelled by its caller. Any thread.
+
+        A mark is set before the cancellation raises in the call, and the end of the call removes
+        it. A mark of a call that has just ended may be left for a moment, and does not count.
+        """
+        return bool(self.cancelled) and any(one in self.calls for one in list(self.cancelled))
+
     def cancel_waits(self, call: Call) -> None:
         """Cancel the calls that a running call waits for. Any thread. Idempotent."""
         for wait in self._waits_of(call):

@@ -32,6 +32,13 @@ class ChunkAnswered(msgspec.Struct, frozen=True):
     read: Callable[[], Any]
 
 
+class ChunkUnsent(msgspec.Struct, frozen=True):
+    """The items of a chunk could not be pickled together. No rank has been told of it."""
+
+    chunk: Chunk
+    error: Exception
+
+
 class RankLost(msgspec.Struct, frozen=True):
     """A rank is gone, or its actor is, and with it all chunks that it had."""
 
@@ -48,16 +55,16 @@ class Answers:
         """`note_lost`: called on the receiving thread with the failure of a process."""
         self._new_future = new_future
         self.note_lost = note_lost
-        self._arrived: deque[ChunkAnswered | RankLost] = deque()
+        self._arrived: deque[ChunkAnswered | ChunkUnsent | RankLost] = deque()
         # Settled by the next arrival. Replaced before the thread that waits checks `_arrived`.
         self.next: Future[None] = new_future()
 
-    def put(self, answer: ChunkAnswered | RankLost) -> None:
-        """An answer has arrived. On the receiving thread."""
+    def put(self, answer: ChunkAnswered | ChunkUnsent | RankLost) -> None:
+        """An answer has arrived. On the receiving thread, or on the one that drives the map."""
         self._arrived.append(answer)
         self.next.settle(_nothing)
 
-    def take(self, timeout_s: float | None) -> ChunkAnswered | RankLost:
+    def take(self, timeout_s: float | None) -> ChunkAnswered | ChunkUnsent | RankLost:
         """The next answer; waits for it. TimeoutError if none arrives in time."""
         while not self._arrived:
             if self.next.done:

@@ -18,24 +18,46 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from monarch._src.actor.call.call import Endpoint
+from monarch._src.actor.call.pickling_errors import unpicklable_item
 from monarch._src.actor.call.target import Target
+from monarch._src.actor.call.unpickling_errors import unreadable_answer
 from monarch._src.actor.errors.remote import unpack
 from monarch._src.actor.future import Future
 from monarch._src.actor.inspect.safe_repr import live_text
 from monarch._src.actor.runtime import Runtime
 from monarch._src.actor.state.calls import PendingCall
-from monarch._src.errors import ItemError, ItemLostError, SupervisionError, death_error
+from monarch._src.errors import (
+    ActorError,
+    ItemError,
+    ItemLostError,
+    SupervisionError,
+    death_error,
+)
 from monarch._src.failures.report import RankFailure
 from monarch._src.mesh.actor_mesh import ActorMesh, call_target_of
 from monarch._src.mesh.map import open_maps
 from monarch._src.mesh.map.arguments import MapArguments
-from monarch._src.mesh.map.calls import Answers, ChunkAnswered, ChunkCall, RankLost
+from monarch._src.mesh.map.calls import (
+    Answers,
+    ChunkAnswered,
+    ChunkCall,
+    ChunkUnsent,
+    RankLost,
+)
 from monarch._src.mesh.map.deaths import HandledDeaths
 from monarch._src.mesh.map.open_maps import OpenMap
+from monarch._src.mesh.map.parcels import (
+    Parcel,
+    UnwrappedClasses,
+    payload_of,
+    unwrapped,
+    wrapped,
+)
 from monarch._src.mesh.map.state.schedule import Chunk, MapSchedule
-from monarch._src.mesh.map.worker import Answer
+from monarch._src.mesh.map.worker import ALL, Answer
 from monarch._src.shape import Region
 from monarch._src.wire.frames import Payload
+from monarch._src.wire.pickling.pickler import is_plain
 
 log = logging.getLogger("monarch.map")
 ENDING = "monarch-map-end"
@@ -104,6 +126,8 @@ class MapRun:
         self._calls.pop(answer.chunk.number, None)
         if isinstance(answer, RankLost):
             results = self._on_rank_lost(answer)
+        elif isinstance(answer, ChunkUnsent):
+            results = self._on_unsent(answer)
         else:
             results = self._on_answered(answer)
         self._leave_out_dead()
@@ -127,25 +151,30 @@ class MapRun:
         if not cancel:  # so that the next actor may run on the main thread of its process
             stopped.exception(STOP_S)
 
-    def _next_answer(self) -> ChunkAnswered | RankLost:
+    def _next_answer(self) -> ChunkAnswered | ChunkUnsent | RankLost:
         while True:
             left = None if self._until is None else max(0.0, self._until - monotonic())
             try:
                 answer = self._answers.take(left)
             except TimeoutError:
                 raise self._out_of_time() from None
-            if answer.chunk.number in self._calls:  # not of a rank that was lost before
+            if self._schedule.is_in_flight(answer.chunk):  # its rank was not lost before
                 return answer
 
     def _send(self, chunk: Chunk) -> None:
-        items = self._arguments.items
+        items = [self._arguments.items[at] for at in chunk.items]
         endpoint = self._endpoints.get(chunk.rank) or self._endpoint_of(chunk.rank)
+        try:
+            given = (items,) if is_plain(items) else (None, wrapped(items))
+        except Exception as error:  # they have changed since they were checked
+            self._answers.put(ChunkUnsent(chunk, error))
+            return
 
         def call(target: Target, region: Region, _: Future[Any]) -> PendingCall:
             made = self._calls[chunk.number] = ChunkCall(target, region, chunk, self._answers)
             return made
 
-        endpoint.start(([items[at] for at in chunk.items],), {}, call)
+        endpoint.start(given, {}, call)
 
     def _endpoint_of(self, rank: int) -> Endpoint[Any, Any]:
         region = self._target.region
@@ -155,15 +184,50 @@ class MapRun:
         return found
 
     def _on_answered(self, answer: ChunkAnswered) -> Sequence[Result]:
-        values, failures, seconds = cast(Answer, answer.read())
-        chunk, results = answer.chunk, list(zip(answer.chunk.items, values, strict=False))
+        chunk = answer.chunk
+        try:
+            values, parcels, classes, failures, seconds = cast(Answer, answer.read())
+        except ActorError:
+            raise  # of no item: the call was cancelled
+        except Exception as unreadable:  # all parcels are readable, so this is every item's
+            self._schedule.on_done(chunk, 0.0)
+            return [self._failed(at, self._error_here(at, chunk.rank, unreadable))
+                    for at in chunk.items]  # fmt: skip
+        if failures and failures[0][0] == ALL and len(chunk.items) > 1:
+            self._schedule.on_split(chunk)
+            return []
+        results = list(zip(chunk.items, values, strict=False))
         for at, packed in failures:
-            error = self._item_error(chunk.items[at], packed)
-            if self._arguments.on_error == "raise":
-                raise error
-            results[at] = (chunk.items[at], error)
+            index = chunk.items[max(at, 0)]
+            failed = self._failed(index, self._item_error(index, packed))
+            results[max(at, 0) : at + 1] = [failed]
+        shared = UnwrappedClasses(classes)
+        for at in parcels:
+            index = chunk.items[at]
+            try:
+                results[at] = (index, _read_value(values[at], shared))
+            except Exception as error:
+                results[at] = self._failed(index, self._error_here(index, chunk.rank, error))
         self._schedule.on_done(chunk, seconds)
         return results
+
+    def _on_unsent(self, unsent: ChunkUnsent) -> Sequence[Result]:
+        chunk = unsent.chunk
+        if len(chunk.items) > 1:
+            self._schedule.on_split(chunk)
+            return []
+        self._schedule.on_done(chunk, 0.0)
+        (index,) = chunk.items
+        item = self._arguments.items[index]
+        refusal = unpicklable_item("map", f"item {index}", item, unsent.error)
+        refusal.__cause__ = unsent.error
+        return [self._failed(index, self._error_here(index, chunk.rank, refusal))]
+
+    def _failed(self, index: int, error: ItemError) -> Result:
+        """The result of an item with an error; raises the error if the map does so."""
+        if self._arguments.on_error == "raise":
+            raise error
+        return index, error
 
     def _on_rank_lost(self, lost: RankLost) -> Sequence[Result]:
         rank, failure = lost.chunk.rank, lost.error.failures[0]
@@ -202,9 +266,23 @@ class MapRun:
 
     # --- errors -----------------------------------------------------------------------------------
 
+    def _error_here(self, index: int, rank: int, error: Exception) -> ItemError:
+        """The error of an item whose value cannot be rebuilt, or that cannot be pickled, here."""
+        procs = self._target.procs
+        failure = RankFailure(
+            procs.name, rank, dict(procs.extent.point_of_rank(rank)), "", None,
+            procs.host_of(rank), None, "endpoint", type(error).__name__, str(error),
+        )  # fmt: skip
+        return self._item_error_of(index, failure, error)
+
     def _item_error(self, index: int, packed: bytes) -> ItemError:
         failure, rebuilt = unpack(Payload(packed))
-        text, exception = self._item_text(index), rebuilt()
+        return self._item_error_of(index, failure, rebuilt())
+
+    def _item_error_of(
+        self, index: int, failure: RankFailure, exception: BaseException | None
+    ) -> ItemError:
+        text = self._item_text(index)
         # In place of the endpoint, which the user does not know.
         named = replace(failure, actor_class=self._call_text(index, text), endpoint=None)
         error = ItemError(exception, failures=[named], index=index, item=text)
@@ -265,6 +343,19 @@ class MapRun:
             awaited=self._answers.next.awaited,
             progress=self._arguments.progress,
         )
+
+
+def _read_value(parcel: Parcel, classes: UnwrappedClasses) -> Any:
+    """The value of a parcel.
+
+    Raises:
+        TypeError: the value, or a class that it uses, cannot be rebuilt in this process.
+    """
+    try:
+        return unwrapped(parcel, classes)
+    except Exception as error:
+        text = unreadable_answer("the value that it returned", payload_of(parcel), error)
+        raise TypeError(text) from error
 
 
 class MapResults(Iterator[Any]):

@@ -64,7 +64,9 @@ class MapsItems:
             TypeError: an argument of the wrong type, or one, or an item, that cannot be pickled;
                 nothing has been sent.
             ValueError: an argument out of range.
-            ItemError: the function has raised for an item; it has the item's index, and the rank.
+            ItemError: the function has raised for an item, also an exception that is no
+                `Exception`; or the item cannot be rebuilt on its rank, or its value here. It has
+                the item's index, and the rank.
             ItemLostError: three ranks have died while they ran the same item.
             SupervisionError: no rank is left.
             TimeoutError: the time is up; what ran has been cancelled.

@@ -16,20 +16,35 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from msgspec.structs import replace
 
 from monarch._src.actor.call.pickling_errors import unpicklable_answer
+from monarch._src.actor.call.unpickling_errors import unreadable
+from monarch._src.actor.current import context
 from monarch._src.actor.endpoint import Actor, endpoint
-from monarch._src.actor.errors.remote import describe, pack, ship, without_keyboard
+from monarch._src.actor.errors.remote import describe, pack, without_keyboard
+from monarch._src.actor.run.running_calls import CallAborted
 from monarch._src.actor.runtime import runtime
 from monarch._src.failures.report import RankFailure
+from monarch._src.mesh.map.parcels import (
+    Parcel,
+    payload_of,
+    shared_classes,
+    unwrapped,
+    wrapped,
+    wrapped_classes,
+)
 from monarch._src.wire.pickling.main_names import MAIN
+from monarch._src.wire.pickling.pickler import SharedClasses, is_plain
 
 if TYPE_CHECKING:
     import asyncio
 
-Answer: TypeAlias = "tuple[list[Any], list[tuple[int, bytes]], float]"
-"""The values of a chunk; the items that raised, each with its failure; how many seconds it took."""
+Answer: TypeAlias = "tuple[list[Any], list[int], list[Parcel], list[tuple[int, bytes]], float]"
+"""The answer for a chunk.
 
-# Values of these types always travel; asking pickle about each would cost more than to send it.
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+Its values; the places of those that are parcels; the classes that these share; the items that
+failed, each with its failure; how many seconds it took.
+"""
+ALL = -1
+"""The place of a failure that all items of a chunk share, since they could not be rebuilt."""
 
 
 class Map(Actor):
@@ -39,25 +54,59 @@ class Map(Actor):
         self._function = function
         self._stops_at_error = stops_at_error
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._cell = runtime().cells[context().actor_instance.actor_id.uid]
         _find_names_here(function)
 
     @endpoint
-    def run(self, items: list[Any]) -> Answer:
-        """Run the function on each item. An item that raises has None as its value."""
+    def run(self, items: list[Any] | None, parcel: Parcel | None = None) -> Answer:
+        """Run the function on each item. An item that raises has None as its value.
+
+        Every exception of the function is the error of its item, also one that is no `Exception`.
+        Only the cancellation of this call, and the end of the actor, end the chunk.
+
+        Args:
+            items: the items of the chunk, if they consist of builtin types and arrays.
+            parcel: the items otherwise.
+        """
         __tracebackhide__ = True
-        values: list[Any] = []
-        failures: list[tuple[int, bytes]] = []
         began = monotonic()
-        for at, item in enumerate(items):
+        try:
+            given = unwrapped(parcel) if parcel is not None else items or []
+        except CallAborted:
+            raise
+        except BaseException as error:
+            self._raise_if_cancelled(error)
+            assert parcel is not None
+            return [], [], [], [(ALL, _packed(_unreadable_item(parcel, error)))], 0.0
+        values: list[Any] = []
+        parcels: list[int] = []
+        failures: list[tuple[int, bytes]] = []
+        shared = shared_classes()
+        for at, item in enumerate(given):
             try:
                 value = self._run_one(item)
-            except Exception as error:
-                failures.append((at, bytes(pack(_described(error), error).body)))
+                if not _needs_no_parcel(value):
+                    value = _wrapped_value(value, shared)
+                    parcels.append(at)
+            except CallAborted:
+                raise
+            except BaseException as error:
+                self._raise_if_cancelled(error)
+                failures.append((at, _packed(error)))
                 value = None
                 if self._stops_at_error:
                     break
             values.append(value)
-        return values, failures, monotonic() - began
+        return values, parcels, wrapped_classes(shared), failures, monotonic() - began
+
+    def _raise_if_cancelled(self, error: BaseException) -> None:
+        """Raise the error if the call of the chunk was cancelled, so that the chunk ends.
+
+        The type does not tell: the function itself may raise KeyboardInterrupt, and it may turn the
+        cancellation into an exception of its own.
+        """
+        if self._cell.runs_cancelled_call:
+            raise error
 
     def _run_one(self, item: Any) -> Any:
         __tracebackhide__ = True
@@ -67,11 +116,6 @@ class Map(Actor):
                 value = self._awaited(cast("Coroutine[Any, Any, Any]", value))
         except SystemExit as error:
             raise RuntimeError(f"the function asked its rank to exit ({error.code!r})") from None
-        if not isinstance(value, _PLAIN):
-            try:
-                ship(value, loose=True)  # large buffers are not copied for this
-            except Exception as error:
-                raise unpicklable_answer(value, error) from error
         return value
 
     def _awaited(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -103,7 +147,32 @@ def _find_names_here(function: object) -> None:
             plain.__globals__.setdefault(name, value)
 
 
-def _described(error: Exception) -> RankFailure:
+def _needs_no_parcel(value: object) -> bool:
+    """Whether the value travels, and can be rebuilt, for sure. A parcel takes 50 us."""
+    if is_plain(value):
+        return True
+    return type(value).__module__ == "numpy" and isinstance(value, (float, complex, str, bytes))
+
+
+def _wrapped_value(value: object, shared: SharedClasses) -> Parcel:
+    try:
+        return wrapped(value, shared)
+    except Exception as error:
+        raise unpicklable_answer(value, error) from error
+
+
+def _unreadable_item(parcel: Parcel, cause: BaseException) -> TypeError:
+    said = unreadable("the item", "on this rank", payload_of(parcel), cause)
+    error = TypeError(f"{said}. Map over plain data, and make the object of it in the function")
+    error.__cause__ = cause
+    return error
+
+
+def _packed(error: BaseException) -> bytes:
+    return bytes(pack(_described(error), error).body)
+
+
+def _described(error: BaseException) -> RankFailure:
     here = runtime()
     procs = here.proc_ref
     assert procs is not None, "a map runs in procs only"

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import io
 import pickle
 import sys
 from collections.abc import Callable, Mapping
@@ -68,6 +69,7 @@ _ATOMS = frozenset({int, float, str, bool, type(None), complex})
 
 SourceOf = Callable[[str], "str | None"]
 KeepSources = Callable[[Mapping[str, str]], None]
+ClassOf = Callable[[int], "type[Any]"]
 
 
 def _keeper(
@@ -237,6 +239,51 @@ class _Pickler(cloudpickle.Pickler):  # pyright: ignore[reportUntypedBaseClass]
             loose.sort()
 
 
+class SharedClasses:
+    """Classes by value to which several payloads refer by their numbers, so each travels once.
+
+    `payloads` has one for each class, in the order of the numbers.
+    """
+
+    def __init__(self, source_of: SourceOf | None = None) -> None:
+        self.payloads: list[Payload] = []
+        self._source_of = source_of
+        self._numbers: dict[int, int | None] = {}  # by id; None: the receiver can import the class
+        self._known: list[type[Any]] = []  # keeps the ids valid
+
+    def number_of(self, cls: type[Any]) -> int | None:
+        """The number of a class; None if it travels as a name.
+
+        Raises the exceptions of its reduction.
+        """
+        if id(cls) not in self._numbers:
+            number = None
+            if travels_by_value(cls):
+                number = len(self.payloads)
+                self.payloads.append(dumps(cls, self._source_of))
+            self._numbers[id(cls)] = number
+            self._known.append(cls)
+        return self._numbers[id(cls)]
+
+
+class _SharingPickler(_Pickler):
+    """Writes the number of a class that travels by value in place of the class."""
+
+    shared: SharedClasses
+
+    def persistent_id(self, obj: Any) -> int | None:
+        return self.shared.number_of(obj) if isinstance(obj, type) else None
+
+
+class _SharingUnpickler(pickle.Unpickler):
+    """Reads the payloads of such a pickler."""
+
+    class_of: ClassOf
+
+    def persistent_load(self, pid: Any) -> type[Any]:
+        return self.class_of(pid)
+
+
 def _is_imported(module: ModuleType) -> bool:
     """Whether the receiver gets this module by its name.
 
@@ -342,6 +389,7 @@ def dumps(
     *,
     loose: bool = False,
     defines: bool = False,
+    shared: SharedClasses | None = None,
 ) -> Payload:
     """Pickle for another process. Later changes to `value` do not change the payload.
 
@@ -352,6 +400,8 @@ def dumps(
         loose: the payload may refer to memory that still changes; see `Payload.loose`.
         defines: receivers that know a class in it take over a changed definition; see
             `wire.pickling.definitions`.
+        shared: takes in the classes that travel by value; the payload has their numbers only, and
+            `loads` needs the classes from elsewhere.
 
     Raises the exceptions of the objects' own reductions (`TypeError`, `pickle.PicklingError`, ...).
     """
@@ -365,7 +415,11 @@ def dumps(
     if which == _BULKY:
         pickle.Pickler(file, 5, buffer_callback=_keeper(buffers, {}, changing)).dump(value)
         return Payload(file.joined(), buffers, changing or ())
-    pickler = _Pickler(file, buffers, changing, defines=defines)
+    if shared is None:
+        pickler = _Pickler(file, buffers, changing, defines=defines)
+    else:
+        pickler = _SharingPickler(file, buffers, changing, defines=defines)
+        pickler.shared = shared
     pickler.dump(value)  # pyright: ignore[reportUnknownMemberType]
     if pickler.late:
         pickler.settle(buffers, changing)
@@ -379,8 +433,19 @@ def dumps(
     return Payload(body, buffers, changing or ())
 
 
-def loads(payload: Payload, keep_sources: KeepSources | None = None) -> Any:
+def is_plain(value: object) -> bool:
+    """Whether a value has only builtin types and arrays, which any process can rebuild."""
+    return type(value) in _ATOMS or _which(value) != _FULL
+
+
+def loads(
+    payload: Payload,
+    keep_sources: KeepSources | None = None,
+    class_of: ClassOf | None = None,
+) -> Any:
     """Rebuild the value of a payload; sources in it go to `keep_sources` first.
+
+    `class_of`: returns the class of a number of `SharedClasses`.
 
     Only for known peers: unpickling runs code that the sender chose.
     """
@@ -398,7 +463,12 @@ def loads(payload: Payload, keep_sources: KeepSources | None = None) -> Any:
             keep_sources(pickle.loads(view[5:end]))
         body = view[end:]
     buffers: Any = payload.buffers
-    return _loads(body, buffers=buffers)
+    if class_of is None:
+        return _loads(body, buffers=buffers)
+    unpickler = _SharingUnpickler(io.BytesIO(body), buffers=buffers)
+    unpickler.class_of = class_of
+    value: Any = unpickler.load()
+    return value
 
 
 def may_import(payload: Payload) -> bool:

@@ -94,6 +94,20 @@ def test_what_a_lost_rank_had_comes_before_other_items_and_what_it_ran_comes_apa
     assert handed[:4] == [[0], [1], [2], [9, 10, 11]]
 
 
+def test_the_items_of_a_chunk_that_cannot_be_read_come_apart_before_others() -> None:
+    schedule = MapSchedule(100, range(2), chunk_size=3)
+    first, second = schedule.hand_out()
+    schedule.on_split(first)
+    schedule.validate()
+    assert not schedule.is_in_flight(first)
+    assert schedule.is_in_flight(second)
+    handed: list[list[int]] = []
+    while len(handed) < 4:
+        handed += [list(chunk.items) for chunk in schedule.hand_out()]
+        schedule.on_done(schedule.in_flight[0][0], 0.001)
+    assert handed[:3] == [[0], [1], [2]]
+
+
 def test_an_item_that_ends_every_rank_is_abandoned_and_the_others_are_done() -> None:
     schedule = MapSchedule(50, range(10))
     deadly, lost = 17, 0
@@ -159,6 +173,8 @@ def test_every_item_is_done_or_abandoned_whatever_happens(data: st.DataObject) -
             held = [i for chunk in schedule.in_flight[rank] for i in chunk.items]
             loss = schedule.on_rank_lost(rank, comes_back=alone or data.draw(st.booleans()))
             assert sorted([*loss.again, *loss.abandoned]) == sorted(held)
+        elif data.draw(st.integers(0, 5)) == 0 and len(schedule.in_flight[rank][0].items) > 1:
+            schedule.on_split(schedule.in_flight[rank][0])
         else:
             chunk = schedule.in_flight[rank][0]
             schedule.on_done(chunk, data.draw(st.floats(0, 100)))

@@ -12,6 +12,8 @@ together.
 When a rank is lost, its chunks are handed out again, before others. The first of them was running
 (a rank runs its chunks in order), so one of its items may have ended the rank: from then on each of
 these is a chunk of its own, and an item that was running at `MOST_LOSSES` losses is abandoned.
+
+A chunk whose items cannot be read together is split: each of its items is a chunk of its own.
 """
 
 from __future__ import annotations
@@ -104,6 +106,15 @@ class MapSchedule:
         item_s = max(0.0, seconds) / len(chunk.items)
         before = item_s if self.item_s is None else self.item_s
         self.item_s = before + _NEWEST * (item_s - before)
+
+    def on_split(self, chunk: Chunk) -> None:
+        """No item of a chunk could be run: each is handed out alone, before others."""
+        self._remove(chunk)
+        self.returned.extendleft((item,) for item in reversed(chunk.items))
+
+    def is_in_flight(self, chunk: Chunk) -> bool:
+        """Whether its rank is to answer that chunk: the rank is not lost."""
+        return chunk in self.in_flight.get(chunk.rank, ())
 
     def on_rank_lost(self, rank: int, *, comes_back: bool = False) -> Loss:
         """A rank is gone, or (`comes_back`) has lost its chunks and can be given others."""
