@@ -103,6 +103,52 @@ def test_a_mapped_function_uses_what_was_pushed(workers: ProcMesh) -> None:
     assert workers.map(scope["add"], [1, 2]) == [101, 102]
 
 
+WRAPPED = """
+import contextlib, functools
+def decorated(function):
+    @functools.wraps(function)
+    def wrapper(*args): return function(*args)
+    return wrapper
+@decorated
+def under_a_decorator(item): return offset + item
+@functools.lru_cache
+def cached(item): return offset + item
+@functools.singledispatch
+def dispatched(item): return offset + item
+class Adds:
+    def __init__(self, item): self.item = offset + item
+    @staticmethod
+    def static(item): return Adds(item).item
+    @property
+    def sum(self): return offset
+    @classmethod
+    def by_property(cls, item): return cls(0).sum + item
+@contextlib.contextmanager
+def managed(item): yield offset + item
+def with_managed(item):
+    with managed(item) as found: return found
+static, by_property, partial = Adds.static, Adds.by_property, functools.partial(cached)
+def uses_functools(item):
+    made = functools.singledispatch(lambda item: "other")
+    made.register(int)(lambda item: "int")
+    return made(item)
+"""
+
+
+def test_pushed_names_reach_wrapped_functions_and_change_no_library(workers: ProcMesh) -> None:
+    scope: dict[str, Any] = {"__name__": "__main__"}
+    exec(WRAPPED, scope)
+    names = ["under_a_decorator", "cached", "dispatched", "with_managed", "static", "by_property",
+             "partial"]  # fmt: skip
+    workers.push(offset=100, type="resnet")
+    found = {name: workers.map(scope[name], [1, 2]) for name in names}
+    assert found == {name: [101, 102] for name in names}
+    workers.push(offset=200)
+    found = {name: workers.map(scope[name], [1, 2]) for name in names}
+    assert found == {name: [201, 202] for name in names}
+    assert workers.map(scope["uses_functools"], [1] * 8) == ["int"] * 8
+
+
 # --- bad input ------------------------------------------------------------------------------------
 
 

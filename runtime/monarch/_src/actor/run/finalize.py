@@ -7,24 +7,15 @@ ends by `os._exit`, since a fork must not finalize its parent. The host agent li
 from __future__ import annotations
 
 import gc
-import os
-import re
 import sys
 import threading
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
 from monarch._src.actor.endpoint import forget_classes
+from monarch._src.system.program_modules import is_of_the_program
 from monarch._src.wire.pickling import main_names
 
 _CODE = (ModuleType, FunctionType, BuiltinFunctionType, type)
-# A proc looks at some hundred modules at its end. So no path is resolved, and `sysconfig`, which
-# takes milliseconds, is not asked: the standard library and this package are known by their place,
-# installed packages by the name of their folder.
-_LIBRARIES = (
-    os.path.join(os.path.dirname(os.__file__), ""),
-    os.path.abspath(f"{os.path.dirname(__file__)}/../../..") + os.sep,  # runtime/monarch
-)
-_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 
 
 def run_destructors() -> None:
@@ -66,18 +57,13 @@ def clear_names(module: ModuleType) -> None:
 def _modules_of_the_program() -> list[ModuleType]:
     """The program's modules: `__main__`, then the others, last imported first."""
     modules = list(sys.modules.items())
-    found = [module for name, module in reversed(modules) if _is_of_the_program(name, module)]
+    found = [
+        module
+        for name, module in reversed(modules)
+        if name != "__main__" and is_of_the_program(getattr(module, "__file__", None))
+    ]
     main = sys.modules.get("__main__")
     return found if main is None else [main, *found]
-
-
-def _is_of_the_program(name: str, module: ModuleType) -> bool:
-    path = getattr(module, "__file__", None)
-    if not isinstance(path, str) or name == "__main__":
-        return False
-    if not os.path.isabs(path):  # `torch.ops` has the name of a file only
-        return False
-    return not path.startswith(_LIBRARIES) and not _INSTALLED.search(path)
 
 
 def _is_dunder(name: str) -> bool:

@@ -46,7 +46,8 @@ class MapsItems:
         that was running at the deaths of three ranks is not tried again.
 
         The function and the variables that it uses travel to each rank once. It also finds names
-        that `push` or a cell has bound on the rank. It may be `async def`.
+        that `push` or a cell has bound on the rank, and so does the program's code that it wraps or
+        calls. It may be `async def`.
 
         Args:
             items: read to the end before the first is sent. Large ones travel as arguments do.

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Coroutine
-from functools import partial
 from time import monotonic
-from types import CoroutineType, FunctionType, MethodType
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from msgspec.structs import replace
@@ -23,6 +22,7 @@ from monarch._src.actor.errors.remote import describe, pack, without_keyboard
 from monarch._src.actor.run.running_calls import CallAborted
 from monarch._src.actor.runtime import runtime
 from monarch._src.failures.report import RankFailure
+from monarch._src.mesh.map import name_scopes
 from monarch._src.mesh.map.parcels import (
     Parcel,
     payload_of,
@@ -55,7 +55,7 @@ class Map(Actor):
         self._stops_at_error = stops_at_error
         self._loop: asyncio.AbstractEventLoop | None = None
         self._cell = runtime().cells[context().actor_instance.actor_id.uid]
-        _find_names_here(function)
+        name_scopes.bind(function, vars(sys.modules[MAIN]))
 
     @endpoint
     def run(self, items: list[Any] | None, parcel: Parcel | None = None) -> Answer:
@@ -128,23 +128,6 @@ class Map(Actor):
     def __cleanup__(self, exc: BaseException | None) -> None:
         if self._loop is not None:
             self._loop.close()
-
-
-def _find_names_here(function: object) -> None:
-    """Let a function that came by value use names of this rank's `__main__` that it came without.
-
-    These are names that `push` or a cell has bound here.
-    """
-    while isinstance(function, partial):
-        function = cast("partial[Any]", function).func
-    if not isinstance(function, FunctionType | MethodType):
-        function = type(function).__call__ if callable(function) else function
-    plain = function.__func__ if isinstance(function, MethodType) else function
-    if not isinstance(plain, FunctionType) or plain.__module__ != MAIN:
-        return
-    for name, value in list(vars(sys.modules[MAIN]).items()):
-        if not name.startswith("__"):
-            plain.__globals__.setdefault(name, value)
 
 
 def _needs_no_parcel(value: object) -> bool:

@@ -1,0 +1,209 @@
+"""Lets the code of a mapped callable use names of its rank's `__main__`. No I/O.
+
+The rule. Code that was written in `__main__`, in a script or cell, arrives by value, with globals
+of its own that hold the names it used at the sender. These globals get every name of the rank's
+`__main__` that they lack, as if the code had been run there. Code of a module of the program gets
+only the names that it uses and would not find, neither in its module nor among the builtins, so
+that a pushed `type` changes no module. The globals of code belong to the module that their
+`__name__` and `__file__` tell, not to the `__module__` of a function, which decorators copy. No
+other globals are changed: those of the standard library, of installed packages and of this
+runtime, be it a module or a copy that came by value. The code of a callable is found through
+whatever wraps it: `__wrapped__`, bound methods, partials, closures, defaults, attributes,
+registries such as those of `singledispatch`, and the members of the user's classes; and through
+the names by which the user's code refers to further code. Of a container, the search looks at 1000
+items. It runs no code of the user. A name that was bound here for an earlier map is bound anew,
+unless the code has changed it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from inspect import getattr_static
+from itertools import islice
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+)
+from typing import Any, cast
+
+import msgspec
+
+from monarch._src.system.program_modules import is_of_the_program
+from monarch._src.wire.pickling.main_names import MAIN
+
+MOST_ITEMS = 1000  # of one container; a program may hold long lists of data
+_BOUND = "__monarch_bound__"  # in globals: the names that were bound here, with their values
+_NOTHING = object()
+_CONTAINERS = (list, tuple, set, frozenset, dict, MappingProxyType)
+_OF_CODE = (FunctionType, MethodType, property, staticmethod, classmethod)
+_METHODS_IN_C = (BuiltinFunctionType, MethodWrapperType)
+
+
+class Scope(msgspec.Struct):
+    """Globals of the user's code. `names`: those that the code uses; None: it is `__main__`'s."""
+
+    globals: dict[str, Any]
+    names: set[str] | None
+
+
+def bind(function: object, names: Mapping[str, Any]) -> None:
+    """Let the code of a callable use these names of `__main__`, by the rule of this module."""
+    given = {name: value for name, value in names.items() if not name.startswith("__")}
+    if not given:
+        return
+    for scope in scopes_of(function):
+        bound: dict[str, Any] = scope.globals.get(_BOUND, {})
+        for name, value in given.items():
+            if scope.names is not None and (name not in scope.names or hasattr(builtins, name)):
+                continue
+            if name in scope.globals and scope.globals[name] is not bound.get(name, _NOTHING):
+                continue
+            scope.globals[name] = bound[name] = value
+        if bound:
+            scope.globals[_BOUND] = bound
+
+
+def scopes_of(function: object) -> list[Scope]:
+    """The globals that a callable's code needs names in, each once."""
+    found: dict[int, Scope] = {}
+    for one in _functions_of(function):
+        if not _is_users(one.__globals__):
+            continue
+        used = None if _is_of_main(one.__globals__) else set(_names_of(one.__code__))
+        scope = found.setdefault(id(one.__globals__), Scope(one.__globals__, used))
+        if scope.names is not None and used is not None:
+            scope.names |= used
+    main = sys.modules.get(MAIN)
+    return [scope for scope in found.values() if main is None or scope.globals is not vars(main)]
+
+
+def _functions_of(first: object) -> Iterator[FunctionType]:
+    """The functions that a callable may run, as far as the search of this module finds them."""
+    waiting, seen = [first], dict[int, object]()
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen[id(one)] = one  # kept, so that its id stays valid
+        if type(one) is FunctionType:
+            yield one
+        for part in _parts(one):
+            waiting += _callables_in(part)
+
+
+def _parts(one: Any) -> Iterator[object]:
+    """The objects that a callable, or what wraps one, refers to.
+
+    Asks for the type, not by `isinstance`: a proxy may claim to be of another class.
+    """
+    kind = cast("type[Any]", type(one))
+    if kind is FunctionType:
+        yield from _contents(one)
+        yield from (one.__defaults__, one.__kwdefaults__, vars(one))
+        if _is_users(one.__globals__):
+            names = one.__globals__
+            yield [names[name] for name in _names_of(one.__code__) if name in names]
+    elif kind is MethodType:
+        yield from (one.__func__, one.__self__)
+    elif issubclass(kind, functools.partial):
+        yield from (one.func, one.args, one.keywords)
+        yield from _state_of(one)
+    elif issubclass(kind, type):
+        for cls in _mro(one):
+            if _is_users_class(cls):
+                yield from list(vars(cls).values())
+        yield kind
+    elif issubclass(kind, property):
+        yield from (one.fget, one.fset, one.fdel)
+    elif kind is not ModuleType and not kind.__module__.startswith("monarch."):
+        yield from _state_of(one)
+
+
+def _contents(function: FunctionType) -> Iterator[object]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:
+            continue  # its variable has no value yet
+
+
+def _state_of(one: object) -> Iterator[object]:
+    """The class of an object, its attributes and slots, read without code of the user.
+
+    This includes `__wrapped__`, `__func__` and `func` of the wrappers in C and of descriptors.
+    """
+    kind = type(one)
+    yield kind
+    for cls in _mro(kind):
+        for name, member in list(vars(cls).items()):
+            if isinstance(member, MemberDescriptorType) or (
+                name in ("__wrapped__", "__dict__") and isinstance(member, GetSetDescriptorType)
+            ):
+                try:
+                    yield member.__get__(one, kind)
+                except (AttributeError, ValueError):
+                    continue  # a slot without a value
+    self = getattr_static(one, "__self__", None)  # of a method of a class in C
+    if isinstance(self, (GetSetDescriptorType, MemberDescriptorType)):
+        yield self.__get__(one, kind)
+
+
+def _callables_in(part: object) -> Iterable[object]:
+    """The object if code may be behind it; of a container, such items, also one level deeper."""
+    if type(part) in _CONTAINERS:
+        found: list[object] = []
+        for item in _items(part):
+            found += _items(item) if type(item) in _CONTAINERS else (item,)
+        return [item for item in found if _may_run(item)]
+    return (part,) if _may_run(part) else ()
+
+
+def _items(container: Any) -> list[object]:
+    if isinstance(container, (dict, MappingProxyType)):
+        container = cast("Mapping[object, object]", container).values()
+    return list(islice(cast("Iterable[object]", container), MOST_ITEMS))
+
+
+def _may_run(one: object) -> bool:
+    kind = type(one)
+    if kind.__module__ == "builtins" and kind not in _OF_CODE and not issubclass(kind, type):
+        return kind in _METHODS_IN_C
+    return callable(one) or any("__get__" in vars(cls) for cls in _mro(kind))
+
+
+def _is_users(names: dict[str, Any]) -> bool:
+    """Whether globals are those of code that the user has written."""
+    return _is_of_main(names) or is_of_the_program(names.get("__file__"))
+
+
+def _is_of_main(names: dict[str, Any]) -> bool:
+    return names.get("__name__", MAIN) in (MAIN, "__mp_main__")
+
+
+def _is_users_class(cls: type[Any]) -> bool:
+    """Whether to look at its members. A class by value may be of a module that is missing here."""
+    if cls.__module__ in (MAIN, "__mp_main__") or cls.__module__ not in sys.modules:
+        return True
+    return is_of_the_program(getattr(sys.modules[cls.__module__], "__file__", None))
+
+
+def _mro(cls: type[Any]) -> tuple[type[Any], ...]:
+    return type.__dict__["__mro__"].__get__(cls)
+
+
+def _names_of(code: CodeType) -> Iterator[str]:
+    """The globals and attributes that code names, those of nested code included."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names_of(inner)
