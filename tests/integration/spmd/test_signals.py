@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from monarch._src.spmd import torchrun as runs
 from tests.integration.spmd.scripts import HEAD, environment, records
 
 PATIENCE_S = 120.0
@@ -211,6 +213,26 @@ def test_an_interrupted_program_hands_the_interrupt_on(begin: Begin) -> None:
     run.send(signal.SIGINT)
     assert run.end() == (7, "")
     assert records(run.into) == [["ready", "interrupted", "finally", "exit"]] * 2
+
+
+def test_an_interrupt_while_the_script_begins_is_handed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script may be ahead of the program that has called it."""
+    begin = runs.begin_script
+
+    def begin_and_interrupt(*arguments: Any) -> Any:
+        answers = begin(*arguments)
+        while records(tmp_path) != [["ready"]] * 2:
+            pass
+        signal.raise_signal(signal.SIGINT)
+        return answers
+
+    monkeypatch.setattr(runs, "begin_script", begin_and_interrupt)
+    monkeypatch.setenv("INTO", str(tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        runs.torchrun(["--nproc-per-node", "2"], source=HEAD + SAVES)
+    assert records(tmp_path) == [["ready", "interrupted", "finally", "exit"]] * 2
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from monarch._src.cli.job import chosen_hosts, kill_chosen
 from monarch._src.errors import ActorError, JobError, SessionError, SupervisionError
 from monarch._src.job.command_runner import PYTHON
+from monarch._src.net.local.interrupt import uninterrupted
 from monarch._src.system.ending_signals import SignalInterrupt, signals_as_interrupts
 from monarch._src.system.process import BY_SIGNAL, signal_name
 
@@ -57,11 +59,10 @@ def run(
         hosts = chosen_hosts(job, mesh, here=here, kill=kill)
         rank = 0 if at is None and not everywhere else None
         with signals_as_interrupts():
-            running = jobs.exec_command(
-                hosts, list(words), env=variables, workdir=workdir, output_dir=output_dir,
-                rank=rank, point=at, per_host=sizes,
-            )  # fmt: skip
-            status = _status_of(running)
+            status = _status_of(partial(
+                jobs.exec_command, hosts, list(words), env=variables, workdir=workdir,
+                output_dir=output_dir, rank=rank, point=at, per_host=sizes,
+            ))  # fmt: skip
         if kill:
             kill_chosen(job)
     except SignalInterrupt as interrupt:
@@ -77,15 +78,22 @@ def run(
     return status
 
 
-def _status_of(running: Any) -> int:
-    """The status of the command. A signal ends the command first, then raises SignalInterrupt."""
+def _status_of(begin: Callable[[], Any]) -> int:
+    """The status of the command that `begin` begins.
+
+    A signal ends the command first, then raises SignalInterrupt.
+    """
+    running: Any = None
     try:
+        with uninterrupted():  # the command may run from here on
+            running = begin()
         return running.get()
     except SignalInterrupt:
-        observe: Any = import_module("monarch.observe")
-        observe.cancel_calls(observe.open_calls())
-        with suppress(ActorError, SupervisionError):
-            running.get()
+        if running is not None:
+            observe: Any = import_module("monarch.observe")
+            observe.cancel_calls(observe.open_calls())
+            with suppress(ActorError, SupervisionError):
+                running.get()
         raise
 
 

@@ -7,9 +7,9 @@ Invariant: one watch is active in a process, and `groups_ended` of it is set onc
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -108,6 +108,8 @@ class RankWatch:
     async def await_reason(self, error: BaseException) -> None:
         """Wait as `explain` would, but leave the event loop to other tasks."""
         if self._lacks_reason(failure_of(error)):
+            import asyncio  # loaded already; a client that imports `monarch.spmd` has no loop
+
             loop = asyncio.get_running_loop()
             deadline = loop.time() + REASON_S
             # Another thread sets the event.
@@ -151,11 +153,8 @@ class RankWatch:
 
 def in_event_loop() -> bool:
     """Whether this thread runs an event loop, which may not be blocked."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+    asyncio: Any = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None
 
 
 def active() -> RankWatch | None:

@@ -13,8 +13,8 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from math import inf
 from time import monotonic
 from typing import Any
@@ -29,6 +29,7 @@ from monarch._src.actor.state.calls import PendingCall
 from monarch._src.errors import ActorError, CollectiveError, SupervisionError, death_error
 from monarch._src.mesh.host_mesh import HostMesh, this_host
 from monarch._src.mesh.proc_mesh import ProcMesh
+from monarch._src.net.local.interrupt import uninterrupted
 from monarch._src.spmd.actor import SPMDActor
 from monarch._src.spmd.elastic_env import MAX_RESTARTS, RESTART_COUNT
 from monarch._src.spmd.elastic_setup import serve_store
@@ -128,27 +129,39 @@ def _keep_failures_here(procs: ProcMesh, actors: Any) -> None:
 
 
 def _run_on(procs: ProcMesh, actors: Any, launch: Launch, source: str | None) -> None:
-    host, port = _prepare(procs, actors, launch).get()
-    words = list(launch.command)
-    # Called on this thread, so that the output of the ranks belongs to the caller's cell.
-    if source is not None:
-        answers = actors.run_source.stream(host, port, source, words, launch.env)
-    elif launch.python:
-        answers = actors.main.stream(host, port, words, launch.env)
-    else:
-        answers = actors.execute.stream(host, port, words, launch.env)
-    ranks = Ranks(procs, list(answers))
-    with ranks.interrupted_from_here():
-        try:
-            errors = ranks.wait()
-        except KeyboardInterrupt as interrupt:
-            by_signal = isinstance(interrupt, SignalInterrupt)
-            number = interrupt.number if by_signal else signal.SIGINT
-            ranks.end(number, launch.shutdown_s if by_signal else launch.interrupt_s)
-            raise
+    store = _prepare(procs, actors, launch).get()
+    ranks: Ranks | None = None
+    try:
+        with uninterrupted():  # the script may run from here on, so an interrupt is handed on
+            ranks = Ranks(procs, begin_script(actors, launch, source, *store))
+        errors = ranks.wait()
         if errors:
             ranks.end(signal.SIGTERM, launch.shutdown_s)
             raise _merged(errors)
+    except KeyboardInterrupt as interrupt:
+        if ranks is not None:
+            by_signal = isinstance(interrupt, SignalInterrupt)
+            number = interrupt.number if by_signal else signal.SIGINT
+            ranks.end(number, launch.shutdown_s if by_signal else launch.interrupt_s)
+        raise
+    finally:
+        if ranks is not None:
+            ranks.close()
+
+
+def begin_script(
+    actors: Any, launch: Launch, source: str | None, host: str, port: int
+) -> list[Future[Any]]:
+    """Call the script on all ranks; returns their answers, in the order in which they come.
+
+    On the caller's thread, so that the output of the ranks belongs to the caller's cell.
+    """
+    words = list(launch.command)
+    if source is not None:
+        return list(actors.run_source.stream(host, port, source, words, launch.env))
+    if launch.python:
+        return list(actors.main.stream(host, port, words, launch.env))
+    return list(actors.execute.stream(host, port, words, launch.env))
 
 
 @returns_future
@@ -162,25 +175,20 @@ class Ranks:
     """The ranks of a run while their script runs."""
 
     def __init__(self, procs: ProcMesh, answers: list[Future[Any]]) -> None:
-        """`answers` are those of all ranks, in the order in which they come."""
+        """Have no front end cancel the script at an interrupt, which `end` hands on.
+
+        `answers` are those of all ranks, in the order in which they come.
+        """
         self._procs = procs
         self._owing = answers
-
-    @contextmanager
-    def interrupted_from_here(self) -> Generator[None]:
-        """Have no front end cancel the script at an interrupt, which `end` hands on."""
-        calls, number = runtime().calls, self._call().number
-        calls.handed_on.add(number)
-        try:
-            yield
-        finally:
-            calls.handed_on.discard(number)
-
-    def _call(self) -> PendingCall:
-        """The call that runs the script on all ranks."""
-        pending = self._owing[0].pending
+        pending = answers[0].pending
         assert isinstance(pending, PendingCall)
-        return pending
+        self._call = pending
+        runtime().calls.handed_on.add(pending.number)
+
+    def close(self) -> None:
+        """The run has ended."""
+        runtime().calls.handed_on.discard(self._call.number)
 
     def wait(self) -> list[ActorError | SupervisionError]:
         """Wait until all ranks have ended, or have had time to fail after the first that failed.
@@ -207,7 +215,7 @@ class Ranks:
         """
         if not self._owing:
             return
-        ranks = self._call().owing()
+        ranks = self._call.owing()
         deadline = monotonic() + grace_s
         with suppress(TimeoutError, AgentGoneError):
             uid = int(self._procs.uid, 16)
