@@ -65,7 +65,7 @@ def test_a_slice_and_a_part_in_a_variable_take_their_own_parts(kernel: Kernel) -
             "--scatter length",
             (
                 "scatter: length is of type int and has no rows: give an array, a tensor, a data "
-                "frame or a list"
+                "frame or a list, or push all of it and let each rank take its own"
             ),
         ),
         (
