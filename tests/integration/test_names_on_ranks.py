@@ -89,10 +89,13 @@ def test_a_large_value_lies_in_shared_memory_once(workers: ProcMesh) -> None:
 
 
 def test_the_main_thread_is_free_for_the_next_actor(workers: ProcMesh) -> None:
-    workers.push(x=1)
-    workers.pull("x")
-    main = workers.spawn("main", Main)
-    assert all(main.is_on_main_thread.call().get().values())
+    """Though the end of the one before is told before its thread has left it."""
+    for _ in range(20):
+        workers.push(x=1)
+        workers.pull("x")
+        main = workers.spawn("main", Main)
+        assert all(main.is_on_main_thread.call().get().values())
+        main.stop().get()
 
 
 def test_a_mapped_function_uses_what_was_pushed(workers: ProcMesh) -> None:

@@ -12,7 +12,6 @@ import os
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -42,6 +41,7 @@ from monarch._src.net.local.interrupt import install_permanent_handler
 from monarch._src.net.local.signal_pipe import NotedSignals
 from monarch._src.net.local.waitable import Waitable
 from monarch._src.net.session_directory import address_of
+from monarch._src.programs.main_queue import MainQueue
 from monarch._src.system.interpreter_exit import join_threads, run_exit_functions
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.ids import AGENT, proc_node
@@ -66,8 +66,7 @@ class Program:
         runtime.ownership.on_unhandled = self._escalate
         self._incarnation = 0
         self._actors = LocalActors(runtime, self._take_main)
-        self._for_main: deque[ActorCell | BootstrapRun] = deque()
-        self._main_busy = False
+        self._main_queue = MainQueue()
         self._has_work = Waitable()  # done when the main thread has work
         self._ending = False
         self._ends_at: float | None = None  # when the host agent kills this process
@@ -132,13 +131,12 @@ class Program:
             except KeyboardInterrupt:
                 continue  # no user code was running
             self._has_work.done = False
-            while self._for_main:
-                item = self._for_main.popleft()
+            while (item := self._main_queue.take()) is not None:
                 if isinstance(item, ActorCell):
                     actor_thread.run(item)
-                else:
+                elif isinstance(item, BootstrapRun):
                     item.run()
-                self._main_busy = False
+                self._main_queue.on_ended(item)
                 if isinstance(item, BootstrapRun):
                     self._runtime.bootstrapping = False
                     self._actors.release(item.failure)
@@ -172,16 +170,13 @@ class Program:
     # --- from the thread that receives ----------------------------------------------------------
 
     def _take_main(self, worker: ActorCell) -> bool:
-        if self._main_busy:
-            return False
-        self._main_busy = True
-        self._for_main.append(worker)
-        self._has_work.finish()
-        return True
+        given = self._main_queue.give(worker)
+        if given:
+            self._has_work.finish()
+        return given
 
     def _bootstrap(self, message: Bootstrap, payload: Payload) -> None:
-        self._main_busy = True
-        self._for_main.append(BootstrapRun(self._runtime, message, payload))
+        self._main_queue.give(BootstrapRun(self._runtime, message, payload))
         self._has_work.finish()
 
     def _stop(self, message: StopProc) -> None:

@@ -25,6 +25,7 @@ class BootstrapRun:
 
     def __init__(self, runtime: Runtime, message: Bootstrap, payload: Payload) -> None:
         self.failure: RankFailure | None = None
+        self.finalized = False  # the main thread leaves it as it ends
         self._message = message
         self._runtime = runtime
         self._payload = payload
