@@ -25,7 +25,7 @@ def note(text, path=os.path.join(INTO, "record" + RANK), open=open):
 
 @dataclass(frozen=True)
 class Script:
-    """A script, and what it does: the lines of its record on each rank, and its status."""
+    """A script, the lines of its record on each rank, and its status."""
 
     name: str
     source: str
@@ -108,7 +108,7 @@ STATUSES = [
     ), succeeds=False, says="a bad batch"),
     Script("KeyboardInterrupt", "raise KeyboardInterrupt", succeeds=False, says="Interrupt"),
     Script("does not compile", "note('begin')\n)", succeeds=False, says="SyntaxError"),
-    Script("imports what is not there", "import absent_here", succeeds=False, says="absent_here"),
+    Script("imports an absent module", "import absent_here", succeeds=False, says="absent_here"),
     Script("one rank raises", (
         "if RANK == '1': raise ValueError('a bad batch')\n"
         "note('end')"

@@ -1,4 +1,4 @@
-"""Signals that end a command are handed on to what it runs: `monarch torchrun`, `monarch exec`."""
+"""`monarch torchrun` and `monarch exec` hand signals on to their ranks and commands."""
 
 from __future__ import annotations
 

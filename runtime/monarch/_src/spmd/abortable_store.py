@@ -15,47 +15,26 @@ from datetime import timedelta
 from typing import Any
 
 from monarch._src.spmd.collective_errors import StoreEndedError
-from monarch._src.spmd.torch_modules import torch_distributed
+from monarch._src.spmd.forwarding_store import forwarding_store
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.02
 
 
 def abortable(inner: Any, ended: threading.Event, timeout: timedelta) -> Any:
     """A `torch.distributed.Store` over `inner`; at `ended` its waits raise StoreEndedError."""
-    base: Any = torch_distributed().Store
+    base: Any = forwarding_store()
 
     class AbortableStore(base):
         """See the module."""
-
-        def __init__(self) -> None:
-            super().__init__()  # pyright: ignore[reportUnknownMemberType]
 
         @property
         def timeout(self) -> timedelta:
             """How long waits may take."""
             return timeout
 
-        def set(self, key: str, value: Any) -> None:
-            inner.set(key, value)
-
         def get(self, key: str) -> Any:
             self.wait([key])
             return inner.get(key)
-
-        def add(self, key: str, value: int) -> int:
-            return inner.add(key, value)
-
-        def compare_set(self, key: str, expected: Any, desired: Any) -> Any:
-            return inner.compare_set(key, expected, desired)
-
-        def delete_key(self, key: str) -> bool:
-            return inner.delete_key(key)
-
-        def num_keys(self) -> int:
-            return inner.num_keys()
-
-        def check(self, keys: Sequence[str]) -> bool:
-            return inner.check(list(keys))
 
         def set_timeout(self, _timeout: timedelta) -> None:
             """Ignored: that of the group stays."""
@@ -70,4 +49,4 @@ def abortable(inner: Any, ended: threading.Event, timeout: timedelta) -> Any:
                     raise TimeoutError(f"no rank has set {', '.join(keys)} in {limit or timeout}")
                 pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)
 
-    return AbortableStore()
+    return AbortableStore(inner)

@@ -30,10 +30,10 @@ import stat
 import struct
 import sys
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import Any
 
-from monarch._src.spmd.torch_modules import distributed_c10d, torch_distributed
+from monarch._src.spmd.forwarding_store import forwarding_store
+from monarch._src.spmd.torch_modules import distributed_c10d
 
 kept_open: list[int] = []  # descriptors that were shut down
 # Of the gloo groups of this process: what their ranks have told each other, and their stores, which
@@ -134,18 +134,10 @@ def _address(function: Callable[..., int], fd: int) -> bytes:
 
 def _keeping(inner: Any) -> Any:
     """A store over `inner` that keeps the values which pass through it."""
-    base: Any = torch_distributed().Store
+    base: Any = forwarding_store()
 
     class KeepingStore(base):
         """See the module."""
-
-        def __init__(self) -> None:
-            super().__init__()  # pyright: ignore[reportUnknownMemberType]
-
-        @property
-        def timeout(self) -> timedelta:
-            """How long waits may take."""
-            return inner.timeout
 
         def set(self, key: str, value: Any) -> None:
             _keep(value)
@@ -156,31 +148,7 @@ def _keeping(inner: Any) -> Any:
             _keep(value)
             return value
 
-        def add(self, key: str, value: int) -> int:
-            return inner.add(key, value)
-
-        def compare_set(self, key: str, expected: Any, desired: Any) -> Any:
-            return inner.compare_set(key, expected, desired)
-
-        def delete_key(self, key: str) -> bool:
-            return inner.delete_key(key)
-
-        def num_keys(self) -> int:
-            return inner.num_keys()
-
-        def check(self, keys: Sequence[str]) -> bool:
-            return inner.check(list(keys))
-
-        def set_timeout(self, timeout: timedelta) -> None:
-            inner.set_timeout(timeout)
-
-        def wait(self, keys: Sequence[str], limit: timedelta | None = None) -> None:
-            if limit is None:
-                inner.wait(list(keys))
-            else:
-                inner.wait(list(keys), limit)
-
-    return KeepingStore()
+    return KeepingStore(inner)
 
 
 def _keep(value: Any) -> None:

@@ -122,7 +122,7 @@ def _leave_to_program(_number: int, _frame: FrameType | None) -> None:
     pass
 
 
-# --- what is run ----------------------------------------------------------------------------------
+# --- the code and its module ----------------------------------------------------------------------
 
 
 def _runpy() -> Any:

@@ -29,7 +29,7 @@ def run_destructors() -> None:
 
 
 def clear_program() -> None:
-    """Clear the names in the program's modules, `__main__` first, and destroy what is unreachable.
+    """Clear the names in the program's modules, `__main__` first, and destroy unreachable objects.
 
     The modules of libraries stay as they are, since their threads may still run.
     """

@@ -51,7 +51,7 @@ def _has_rule(kind: type[Any]) -> bool:
 
 
 def _joined(values: Sequence[Any]) -> Any:
-    # A leaf, as its parts are: what is pulled has no history.
+    # A leaf, as its parts are: a pulled tensor has no history.
     with _torch().no_grad():
         joined = _torch().cat(list(values))
     return joined.requires_grad_(values[0].requires_grad)
