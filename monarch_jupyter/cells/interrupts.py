@@ -25,8 +25,11 @@ from monarch.observe import OpenCall, name_ranks
 from monarch_jupyter.cells.interrupt_policy import InterruptLevel, InterruptPolicy
 from monarch_jupyter.rendering.units import count
 
-SETTLE = 0.3
-"""Seconds that ranks have to end their calls before the cell ends and names the others."""
+SETTLE = 1.0
+"""Seconds that ranks have to end their calls before the cell ends and names the others.
+
+`subprocess` alone gives a child 0.25 s of it.
+"""
 LOOK = 0.01
 
 

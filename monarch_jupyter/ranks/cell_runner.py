@@ -50,6 +50,7 @@ class StaysOnRank:
 class Cell(Actor):
     """Runs cells one after another, in one namespace."""
 
+    __monarch_main_thread__ = "shared"
     # Views of this actor show the names of the cells.
     __live_namespace__ = "_namespace"
 

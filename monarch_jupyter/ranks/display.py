@@ -108,6 +108,8 @@ class Route:
 class Redirected(Actor):
     """An actor without endpoints; it carries a `Route` to its rank."""
 
+    __monarch_main_thread__ = "never"
+
 
 def _install_route(port: Port[Any]) -> None:
     global _route

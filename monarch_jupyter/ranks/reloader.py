@@ -15,6 +15,8 @@ from monarch_jupyter.ranks.module_reload import ModuleReloader, Reload, Stamp
 class RankReloader(Actor):
     """Reloads changed modules on request."""
 
+    __monarch_main_thread__ = "never"
+
     def __init__(self, known: dict[str, Stamp], since: float) -> None:
         """See `ModuleReloader`."""
         self._reloader = ModuleReloader(known, since)

@@ -162,7 +162,7 @@ class ProcMesh(MapsItems, HasNamespace, HasTensors):
         spec = SpawnActor(
             uid, name, cls.name, ref.uid, ref.name, 0, extent.labels, extent.sizes, run.name,
             made_by=[] if context is None else creator_chain(context.actor_instance),
-            origin=origin_now(),
+            origin=origin_now(), main_thread=getattr(cls.cls, "__monarch_main_thread__", "first"),
         )  # fmt: skip
         run.routes.post(ref, self._region, spec, payload, skip=skip)
         if actors.stopped is not None:  # the owner ended in the meantime, and stopped the mesh

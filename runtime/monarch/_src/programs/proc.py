@@ -2,7 +2,8 @@
 
 Runs in: a proc, forked from the zygote. The main thread runs the bootstrap function, if there is
 one, and then the first actor, so that signals can interrupt user code (Python runs signal handlers
-on no other thread). Further actors get threads of their own.
+on no other thread). Actors that run code of the notebook and of maps share the main thread, if no
+other actor has it. Further actors get threads of their own.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from monarch._src.actor.run.bootstrap import BootstrapRun
 from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.run.finalize import run_destructors
 from monarch._src.actor.run.local_actors import LocalActors
+from monarch._src.actor.run.shared_loop import SharedLoop
 from monarch._src.actor.runtime import Runtime, set_runtime
 from monarch._src.actor.state.history import HISTORY
 from monarch._src.actor.state.program_metrics import TELEMETRY
@@ -66,7 +68,7 @@ class Program:
         runtime.ownership.on_unhandled = self._escalate
         self._incarnation = 0
         self._actors = LocalActors(runtime, self._take_main)
-        self._main_queue = MainQueue()
+        self._main_queue: MainQueue[ActorCell | BootstrapRun] = MainQueue()
         self._has_work = Waitable()  # done when the main thread has work
         self._ending = False
         self._ends_at: float | None = None  # when the host agent kills this process
@@ -132,15 +134,7 @@ class Program:
                 continue  # no user code was running
             self._has_work.done = False
             while (item := self._main_queue.take()) is not None:
-                if isinstance(item, ActorCell):
-                    actor_thread.run(item)
-                elif isinstance(item, BootstrapRun):
-                    item.run()
-                self._main_queue.on_ended(item)
-                if isinstance(item, BootstrapRun):
-                    self._runtime.bootstrapping = False
-                    self._actors.release(item.failure)
-                    item.report_to_owner()
+                self._run_main(item)
                 del item  # release an actor that has ended
             if self._ending:
                 break
@@ -148,6 +142,25 @@ class Program:
         self._end_own_meshes()
         with self._leaving:
             return self._leave()
+
+    def _run_main(self, item: ActorCell | BootstrapRun) -> None:
+        """Run an item of the main thread, and the actors that share the thread with it."""
+        queue = self._main_queue
+        if isinstance(item, BootstrapRun):
+            item.run()
+            queue.on_ended(item)
+            self._runtime.bootstrapping = False
+            self._actors.release(item.failure)
+            item.report_to_owner()
+        elif item.shares_main_thread:
+            SharedLoop(self._take_shared, self._has_work, queue.on_ended).serve(item)
+        else:
+            actor_thread.run(item)
+            queue.on_ended(item)
+
+    def _take_shared(self) -> ActorCell | None:
+        item = self._main_queue.take_shared()
+        return item if isinstance(item, ActorCell) else None
 
     def join_threads(self) -> None:
         """Wait for the threads of the program, for half of the time that is left at most."""
@@ -170,7 +183,7 @@ class Program:
     # --- from the thread that receives ----------------------------------------------------------
 
     def _take_main(self, worker: ActorCell) -> bool:
-        given = self._main_queue.give(worker)
+        given = worker.spec.main_thread != "never" and self._main_queue.give(worker)
         if given:
             self._has_work.finish()
         return given

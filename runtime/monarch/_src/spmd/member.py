@@ -63,6 +63,7 @@ class GroupMember(Actor):
     """One rank's part of a process group."""
 
     __monarch_watches__ = True
+    __monarch_main_thread__ = "never"
 
     def __init__(self) -> None:
         context = current.get()

@@ -25,7 +25,9 @@ class BootstrapRun:
 
     def __init__(self, runtime: Runtime, message: Bootstrap, payload: Payload) -> None:
         self.failure: RankFailure | None = None
-        self.finalized = False  # the main thread leaves it as it ends
+        # For `programs.main_queue`. The main thread leaves it as it ends.
+        self.finalized = self.shares_main_thread = False
+        self.is_busy = True
         self._message = message
         self._runtime = runtime
         self._payload = payload

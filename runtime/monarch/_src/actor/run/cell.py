@@ -201,6 +201,16 @@ class ActorCell:
             self.runtime.hooks.unpause(self, None)
 
     @property
+    def shares_main_thread(self) -> bool:
+        """Whether it takes turns with other actors, if it is on the main thread."""
+        return self.spec.main_thread == "shared"
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call runs, or is queued. Any thread."""
+        return bool(self.running_calls.calls) or self.mailbox.queued_calls() > 0
+
+    @property
     def is_ending(self) -> bool:
         """Whether the actor has failed, or was asked to stop."""
         return self.dead is not None or not self.supervisor.is_living or self.mailbox.holds_stop()

@@ -11,9 +11,9 @@ from typing import Any
 
 from monarch._src.actor.errors.remote import unship
 from monarch._src.actor.run.cell import ActorCell
-from monarch._src.actor.run.endpoint_table import BoundEndpoint, EndpointTable
+from monarch._src.actor.run.endpoint_table import BoundEndpoint
 from monarch._src.actor.run.interruptible_sleep import make_interruptible
-from monarch._src.actor.run.mailbox import CheckFailures, Stop
+from monarch._src.actor.run.mailbox import CheckFailures, Item, Stop
 from monarch._src.actor.tracing import TRACE
 from monarch._src.errors import CallCancelled
 from monarch._src.net.local.interrupt import (
@@ -30,18 +30,41 @@ log = logging.getLogger("monarch.actor")
 
 def serve(cell: ActorCell) -> None:
     """Construct the actor and serve its messages until it ends."""
-    shield = shield_this_thread(CallCancelled)
-    if isinstance(shield, Shield) and cell.runtime.proc_ref is not None:  # not in a client
-        make_interruptible()
+    shield = shielded(cell)
     try:
         cell.raise_in = shield.raise_in
-        _serve(cell, shield)
+        if not construct(cell, shield):
+            return
+        mailbox, wait = cell.mailbox, cell.runtime.node.leader.wait
+        while True:
+            item = mailbox.take() if mailbox.done else None
+            if item is not None:
+                if handle(cell, shield, item):
+                    break
+            elif cell.dead is not None:
+                break
+            else:
+                try:
+                    if not wait(mailbox, idle=True):
+                        return  # the node is closed
+                except KeyboardInterrupt:
+                    log.debug("interrupted while idle")
+        end(cell)
     finally:
         cell.raise_in = None
         unshield_this_thread(shield)
 
 
-def _serve(cell: ActorCell, shield: Shield | SignalShield) -> None:
+def shielded(cell: ActorCell) -> Shield | SignalShield:
+    """The shield that this thread has from here on, in which other threads cancel calls."""
+    shield = shield_this_thread(CallCancelled)
+    if isinstance(shield, Shield) and cell.runtime.proc_ref is not None:  # not in a client
+        make_interruptible()
+    return shield
+
+
+def construct(cell: ActorCell, shield: Shield | SignalShield) -> bool:
+    """Construct the actor. Returns False if its constructor raised, which has ended the actor."""
     try:
         try:
             shield.begin(cell)
@@ -52,49 +75,47 @@ def _serve(cell: ActorCell, shield: Shield | SignalShield) -> None:
     except BaseException as error:
         shield.end()
         cell.fail_early(cell.describe(error, "constructor", None), error)
-        return
-    assert cell.endpoints is not None
-    endpoints, supervision, supervisor = cell.endpoints, cell.supervision, cell.supervisor
-    supervision.watch_blocking_waits()
-    mailbox, wait = cell.mailbox, cell.runtime.node.leader.wait
-    accept, complete = cell.running_calls.accept, cell.running_calls.complete
-    while True:
-        item = mailbox.take() if mailbox.done else None
-        if item is None:
-            if cell.dead is not None:
-                break
-            try:
-                if not wait(mailbox, idle=True):
-                    return  # the node is closed
-            except KeyboardInterrupt:
-                log.debug("interrupted while idle")
-            continue
-        if isinstance(item, tuple):
+        return False
+    cell.supervision.watch_blocking_waits()
+    return True
+
+
+def handle(cell: ActorCell, shield: Shield | SignalShield, item: Item) -> bool:
+    """Handle one message. Returns whether the actor is to end."""
+    if isinstance(item, tuple):
+        calls = cell.running_calls
+        if calls.accept(*item):
             peer, call, _, _ = item
-            if accept(*item):
-                fatal = complete(peer, call, *_run_endpoint(cell, endpoints, shield, *item))
-                if fatal is not None:
-                    cell.fail(*fatal)
-        elif isinstance(item, CheckFailures):
-            supervision.check_failures()
-        elif isinstance(item, Stop):
-            cell.request_stop(item)
-            while supervisor.is_living and supervision.check_failures():
-                pass
-            if not supervisor.is_living:
-                break
-        elif cell.dead is None:
-            supervision.on_undeliverable_answered(item, supervision.call_undeliverable_hook(item))
+            fatal = calls.complete(peer, call, *_run_endpoint(cell, shield, *item))
+            if fatal is not None:
+                cell.fail(*fatal)
+    elif isinstance(item, CheckFailures):
+        cell.supervision.check_failures()
+    elif isinstance(item, Stop):
+        cell.request_stop(item)
+        while cell.supervisor.is_living and cell.supervision.check_failures():
+            pass
+        return not cell.supervisor.is_living
+    elif cell.dead is None:
+        supervision = cell.supervision
+        supervision.on_undeliverable_answered(item, supervision.call_undeliverable_hook(item))
+    return False
+
+
+def end(cell: ActorCell) -> None:
+    """Wait for the meshes that the actor owns, and clean up."""
     cell.wait_for_meshes()
     failed = None if cell.finalized else cell.clean_up(cell.cause)
     cell.on_cleaned_up(failed)
 
 
 def _run_endpoint(
-    cell: ActorCell, endpoints: EndpointTable, shield: Shield | SignalShield,
+    cell: ActorCell, shield: Shield | SignalShield,
     peer: str, call: Call, payload: Payload, arrived_ns: int,
 ) -> tuple[Any, BaseException | None, BoundEndpoint | None, int]:  # fmt: skip
     """Run an endpoint; returns its value or exception, the endpoint, and the duration in ns."""
+    endpoints = cell.endpoints
+    assert endpoints is not None
     cell.begin_call(call)
     cell.instance.endpoint = call.endpoint
     running = cell.runtime.slot.begin(cell.board_name, call.endpoint.encode())

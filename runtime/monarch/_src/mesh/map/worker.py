@@ -50,6 +50,8 @@ ALL = -1
 class Map(Actor):
     """Runs one function on chunks of items."""
 
+    __monarch_main_thread__ = "shared"
+
     def __init__(self, function: Callable[[Any], Any], *, stops_at_error: bool) -> None:
         self._function = function
         self._stops_at_error = stops_at_error

@@ -1,7 +1,7 @@
 """The actor that binds values in the `__main__` of a rank, and reads them there.
 
 Runs in: procs, for the time of one `push`, `scatter` or `pull`. Its mesh is stopped before the
-method returns, so that the main thread of the process is free for the next actor.
+method returns.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from monarch._src.wire.pickling.main_names import MAIN
 
 class Namespace(Actor):
     """The names of one rank's `__main__`."""
+
+    __monarch_main_thread__ = "shared"
 
     def __init__(self) -> None:
         self._received: dict[str, Any] = {}

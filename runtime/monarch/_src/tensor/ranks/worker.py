@@ -21,8 +21,12 @@ RUNNER = "monarch._src.tensor.ranks.runner"
 
 
 class TensorWorker(Actor):
-    """Runs the operations of the client on one rank."""
+    """Runs the operations of the client on one rank.
 
+    A collective among them may wait for another rank, so it does not share the main thread.
+    """
+
+    __monarch_main_thread__ = "never"
     __live_summary__ = "_memory_texts"
 
     def __init__(self) -> None:

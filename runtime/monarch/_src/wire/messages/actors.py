@@ -6,12 +6,19 @@
 mesh, if all ranks got the same message.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
 
 from monarch._src.failures.report import RankFailure
 from monarch._src.wire.messages.base import Message
+
+MainThreadUse: TypeAlias = Literal["first", "shared", "never"]
+"""How an actor uses the main thread of its process.
+
+`first`: it has that thread to itself, if it is the first actor there. `shared`: it takes turns with
+other such actors, unless one of them runs a call as it comes. `never`: it has a thread of its own.
+"""
 
 
 class Creator(msgspec.Struct, array_like=True, frozen=True):
@@ -49,6 +56,7 @@ class SpawnActor(Message, tag=30):
     after: int = 0
     made_by: list[Creator] = []  # its creators, the nearest first; none: the client, or no owner
     origin: int = 0  # see Call
+    main_thread: MainThreadUse = "first"
 
 
 class StopActor(Message, tag=31):
