@@ -21,6 +21,15 @@ def note(text, path=os.path.join(INTO, "record" + RANK), open=open):
     with open(path, "a") as record:
         record.write(f"{text}\\n")
 """
+# Before a script in which both ranks fail, and whose records have to be complete: torchrun ends the
+# others by SIGTERM as soon as one has failed, and on a busy machine one may have only begun.
+BOTH_END_BY_THEMSELVES = """\
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+begun = os.path.join(INTO, "begun" + os.environ["TORCHELASTIC_RESTART_COUNT"] + "-")
+open(begun + RANK, "w").close()
+while not all(os.path.exists(begun + rank) for rank in "01"): time.sleep(0.01)
+"""
 
 
 @dataclass(frozen=True)
@@ -44,7 +53,8 @@ class Script:
 
     def write(self, folder: Path) -> list[str]:
         """Write the script into a folder; returns the words for torchrun, from inside of it."""
-        source = HEAD + self.source
+        fail_alike = not self.succeeds and self.record and self.other_record is None
+        source = HEAD + (BOTH_END_BY_THEMSELVES if fail_alike else "") + self.source
         match self.how:
             case "module":
                 (folder / "package").mkdir()
