@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,11 @@ async def square_later(item: int) -> int:
 
 
 def pid(item: object) -> int:
+    return os.getpid()
+
+
+def pid_after(seconds: float) -> int:
+    time.sleep(seconds)  # the time that an item takes
     return os.getpid()
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from monarch import observe
 from monarch._src.mesh.map.driver import ENDING
+from monarch._src.mesh.map.state.schedule import LONGEST_S
 from monarch.actor import (
     Actor,
     CallCancelled,
@@ -71,6 +72,13 @@ def test_a_rank_that_is_held_up_holds_up_no_other(four: ProcMesh, gate: GateKeep
     gate.wait_entered(3)
     thread.join()
     assert found == [list(range(8))]
+
+
+def test_long_items_in_one_chunk_are_shared_out_again(four: ProcMesh) -> None:
+    items = [0.0] * 600 + [4 * LONGEST_S] * 4 + [0.0] * 600
+    found = four.map(mapped.pid_after, items)
+    assert len(found) == len(items)
+    assert len(set(found[600:604])) > 1
 
 
 def test_a_function_may_be_a_closure_a_partial_a_method_or_async(four: ProcMesh) -> None:

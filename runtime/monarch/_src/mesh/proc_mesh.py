@@ -7,6 +7,7 @@ and may stop it.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -177,6 +178,7 @@ class ProcMesh(MapsItems, HasNamespace, HasTensors):
         # Imported here: most programs do without.
         from monarch._src.mesh.map.arguments import checked, refused_function
         from monarch._src.mesh.map.driver import MapRun
+        from monarch._src.mesh.map.state.schedule import LONGEST_S
         from monarch._src.mesh.map.worker import Map
 
         self._check_usable()
@@ -184,9 +186,11 @@ class ProcMesh(MapsItems, HasNamespace, HasTensors):
         if run.node.is_fork:
             raise RuntimeEnded(FORKED)
         found = checked(method, *arguments)
-        stops = {"stops_at_error": found.on_error == "raise"}
+        # A size that the caller has chosen is kept.
+        longest_s = LONGEST_S if found.chunk_size is None else math.inf
+        options = {"stops_at_error": found.on_error == "raise", "longest_s": longest_s}
         try:
-            payload = ship((Map, (found.function,), stops, *extra_payloads(self)), own=2)
+            payload = ship((Map, (found.function,), options, *extra_payloads(self)), own=2)
         except Exception as error:
             refusal, cause = refused_function(method, found, error)
             raise refusal from cause

@@ -186,7 +186,7 @@ class MapRun:
     def _on_answered(self, answer: ChunkAnswered) -> Sequence[Result]:
         chunk = answer.chunk
         try:
-            values, parcels, classes, failures, seconds = cast(Answer, answer.read())
+            values, parcels, classes, failures, seconds, begun = cast(Answer, answer.read())
         except ActorError:
             raise  # of no item: the call was cancelled
         except Exception as unreadable:  # all parcels are readable, so this is every item's
@@ -208,7 +208,7 @@ class MapRun:
                 results[at] = (index, _read_value(values[at], shared))
             except Exception as error:
                 results[at] = self._failed(index, self._error_here(index, chunk.rank, error))
-        self._schedule.on_done(chunk, seconds)
+        self._schedule.on_done(chunk, seconds, begun)
         return results
 
     def _on_unsent(self, unsent: ChunkUnsent) -> Sequence[Result]:

@@ -37,11 +37,11 @@ from monarch._src.wire.pickling.pickler import SharedClasses, is_plain
 if TYPE_CHECKING:
     import asyncio
 
-Answer: TypeAlias = "tuple[list[Any], list[int], list[Parcel], list[tuple[int, bytes]], float]"
+Answer: TypeAlias = "tuple[list[Any], list[int], list[Parcel], list[tuple[int, bytes]], float, int]"
 """The answer for a chunk.
 
 Its values; the places of those that are parcels; the classes that these share; the items that
-failed, each with its failure; how many seconds it took.
+failed, each with its failure; how many seconds it took; how many of its items were begun.
 """
 ALL = -1
 """The place of a failure that all items of a chunk share, since they could not be rebuilt."""
@@ -52,9 +52,13 @@ class Map(Actor):
 
     __monarch_main_thread__ = "shared"
 
-    def __init__(self, function: Callable[[Any], Any], *, stops_at_error: bool) -> None:
+    def __init__(
+        self, function: Callable[[Any], Any], *, stops_at_error: bool, longest_s: float
+    ) -> None:
+        """`longest_s`: after that time, in seconds, no further item of a chunk is begun."""
         self._function = function
         self._stops_at_error = stops_at_error
+        self._longest_s = longest_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._cell = runtime().cells[context().actor_instance.actor_id.uid]
         name_scopes.bind(function, vars(sys.modules[MAIN]))
@@ -71,7 +75,7 @@ class Map(Actor):
             parcel: the items otherwise.
         """
         __tracebackhide__ = True
-        began = monotonic()
+        began_at = monotonic()
         try:
             given = unwrapped(parcel) if parcel is not None else items or []
         except CallAborted:
@@ -79,12 +83,17 @@ class Map(Actor):
         except BaseException as error:
             self._raise_if_cancelled(error)
             assert parcel is not None
-            return [], [], [], [(ALL, _packed(_unreadable_item(parcel, error)))], 0.0
+            failed = (ALL, _packed(_unreadable_item(parcel, error)))
+            return [], [], [], [failed], 0.0, 1
         values: list[Any] = []
         parcels: list[int] = []
         failures: list[tuple[int, bytes]] = []
         shared = shared_classes()
+        begun = 0
         for at, item in enumerate(given):
+            if at and monotonic() - began_at > self._longest_s:
+                break
+            begun += 1
             try:
                 value = self._run_one(item)
                 if not _needs_no_parcel(value):
@@ -99,7 +108,8 @@ class Map(Actor):
                 if self._stops_at_error:
                     break
             values.append(value)
-        return values, parcels, wrapped_classes(shared), failures, monotonic() - began
+        seconds = monotonic() - began_at
+        return values, parcels, wrapped_classes(shared), failures, seconds, begun
 
     def _raise_if_cancelled(self, error: BaseException) -> None:
         """Raise the error if the call of the chunk was cancelled, so that the chunk ends.

@@ -76,6 +76,20 @@ def test_a_given_size_is_kept() -> None:
     assert sizes(schedule.hand_out()) == [4, 4]
 
 
+def test_what_a_rank_gives_back_goes_to_all_ranks_before_other_items() -> None:
+    schedule = MapSchedule(1000, range(3))
+    for chunk in schedule.hand_out():
+        schedule.on_done(chunk, 0.005)
+    chunk = schedule.hand_out()[0]
+    assert list(chunk.items) == list(range(3, 13))
+    schedule.on_done(chunk, 0.5, begun=2)
+    assert schedule.done == 5
+    assert [list(items) for items in schedule.returned] == [[5, 8, 11], [6, 9, 12], [7, 10]]
+    schedule.validate()
+    (again,) = schedule.hand_out()
+    assert (again.rank, list(again.items)) == (0, [5, 8, 11])
+
+
 def test_what_a_lost_rank_had_comes_before_other_items_and_what_it_ran_comes_apart() -> None:
     schedule = MapSchedule(1000, range(2), chunk_size=3)
     first, second = schedule.hand_out()
@@ -177,8 +191,9 @@ def test_every_item_is_done_or_abandoned_whatever_happens(data: st.DataObject) -
             schedule.on_split(schedule.in_flight[rank][0])
         else:
             chunk = schedule.in_flight[rank][0]
-            schedule.on_done(chunk, data.draw(st.floats(0, 100)))
-            runs.update(chunk.items)
+            begun = len(chunk.items) if size else data.draw(st.integers(1, len(chunk.items)))
+            schedule.on_done(chunk, data.draw(st.floats(0, 100)), begun)
+            runs.update(chunk.items[:begun])
         schedule.validate()
         assert all(len(chunks) <= MOST_IN_FLIGHT for chunks in schedule.in_flight.values())
     assert all(times == 1 for times in runs.values())

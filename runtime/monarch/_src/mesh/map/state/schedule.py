@@ -7,7 +7,9 @@ and plentiful, since it would otherwise wait behind a long one while another ran
 
 Without a fixed size, the first chunk of each rank has one item. Later ones take about `CHUNK_S`, by
 the mean time of the items that are done, and become smaller towards the end, so that all ranks end
-together.
+together. Long items may follow many short ones, in a chunk that was meant to be short. So a rank
+that has run a chunk for `LONGEST_S` gives back the items that it has not begun; they go to all
+ranks in equal parts.
 
 When a rank is lost, its chunks are handed out again, before others. The first of them was running
 (a rank runs its chunks in order), so one of its items may have ended the rank: from then on each of
@@ -25,6 +27,8 @@ import msgspec
 
 CHUNK_S = 0.05
 """How many seconds a chunk should take."""
+LONGEST_S = 4 * CHUNK_S
+"""How many seconds a chunk may take before its rank gives back what it has not begun."""
 SHORT_S = 1.0
 """Seconds: a rank whose chunks take longer gets no second one; a message takes a thousandth."""
 MOST_IN_FLIGHT = 2
@@ -99,13 +103,21 @@ class MapSchedule:
                 found.append(chunk)
         return found
 
-    def on_done(self, chunk: Chunk, seconds: float) -> None:
-        """A rank has run all items of a chunk, within that time."""
+    def on_done(self, chunk: Chunk, seconds: float, begun: int | None = None) -> None:
+        """A rank has run the first `begun` items of a chunk (None: all), within that time.
+
+        The others are handed out again, before others.
+        """
         self._remove(chunk)
-        self.done += len(chunk.items)
-        item_s = max(0.0, seconds) / len(chunk.items)
+        begun = len(chunk.items) if begun is None else begun
+        self.done += begun
+        item_s = max(0.0, seconds) / begun
         before = item_s if self.item_s is None else self.item_s
         self.item_s = before + _NEWEST * (item_s - before)
+        rest = chunk.items[begun:]
+        parts = min(len(rest), len(self.in_flight))
+        # Neighbours go to different ranks: long items often come together.
+        self.returned.extendleft(rest[at::parts] for at in reversed(range(parts)))
 
     def on_split(self, chunk: Chunk) -> None:
         """No item of a chunk could be run: each is handed out alone, before others."""
