@@ -4,26 +4,45 @@ import { Outcome, report, type Ask } from '../../monarch_jupyter/widgets/js/cont
 import { button, duration, element } from '../../monarch_jupyter/widgets/js/dom.js';
 import type { Session } from '../../monarch_jupyter/widgets/js/protocol.js';
 
-/** "hosts=2 gpus=4" as sizes by dim; throws an Error with the remedy. */
+/** "hosts=2 gpus=4" as sizes by dim; throws an Error with the remedy, for nothing too. */
 export function parseDims(text: string): Record<string, number> {
   const sizes: Record<string, number> = {};
+  if (text.trim() === '') {
+    throw new Error('give the dims and their sizes: write gpus=8, or hosts=2 gpus=4');
+  }
   for (const word of text.split(/[\s,]+/).filter(Boolean)) {
     const match = /^([A-Za-z_]\w*)=(\d+)$/.exec(word);
     const [, dim, size] = match ?? [];
     if (dim === undefined || size === undefined) {
       throw new Error(`"${word}" is not a dim: write gpus=8, or hosts=2 gpus=4`);
     }
+    if (Number(size) < 1) {
+      throw new Error(`"${word}" leaves the mesh without ranks: a dim has at least one, as in ${dim}=1`);
+    }
+    if (dim in sizes) {
+      throw new Error(`dim ${dim} is given twice: give it once`);
+    }
     sizes[dim] = Number(size);
   }
   return sizes;
+}
+
+/** The name of a mesh; throws an Error with the remedy. */
+export function parseName(text: string): string {
+  const name = text.trim();
+  if (!/^[\p{L}_][\p{L}\p{N}_]*$/u.test(name)) {
+    const what = name === '' ? 'give the mesh a name' : `"${name}" is not a name`;
+    throw new Error(`${what}: it becomes a variable of the notebook, such as workers`);
+  }
+  return name;
 }
 
 /** A form that spawns a mesh and binds it in the notebook. */
 export class NewMeshForm {
   constructor(ask: Ask) {
     this.node = element('form', 'jp-Monarch-form', { 'aria-label': 'New mesh' });
-    this._name = field('workers');
-    this._dims = field('gpus=8');
+    this._name = field('such as workers');
+    this._dims = field('such as gpus=8');
     this._keep = element('input', '', { type: 'checkbox' });
     const keep = element('label', 'jp-Monarch-check');
     keep.append(this._keep, 'Keep it when the kernel ends');
@@ -51,13 +70,26 @@ export class NewMeshForm {
   }
 
   private _spawn(ask: Ask): void {
-    const name = this._name.value.trim() || this._name.placeholder;
+    const name = this._read(this._name, parseName);
+    const sizes = name === null ? null : this._read(this._dims, parseDims);
+    if (name === null || sizes === null) {
+      return;
+    }
+    const asked = ask({ do: 'spawn', name, sizes, keep: this._keep.checked });
+    report(this._outcome, `spawning ${name} …`, asked);
+  }
+
+  /** What a field says; null if that cannot be, which is said, and the field gets the focus. */
+  private _read<T>(input: HTMLInputElement, parse: (text: string) => T): T | null {
     try {
-      const sizes = parseDims(this._dims.value.trim() || this._dims.placeholder);
-      const asked = ask({ do: 'spawn', name, sizes, keep: this._keep.checked });
-      report(this._outcome, `spawning ${name} …`, asked);
+      const found = parse(input.value);
+      input.removeAttribute('aria-invalid');
+      return found;
     } catch (error) {
+      input.setAttribute('aria-invalid', 'true');
+      input.focus();
       this._outcome.fail(error);
+      return null;
     }
   }
 

@@ -162,6 +162,33 @@ describe('the panel', () => {
     assert.equal(asked.length, 1);
   });
 
+  test('asks for a value in an empty or invalid field of its form, and spawns nothing', () => {
+    show('live');
+    const field = (name: string): HTMLInputElement => getByRole(view.node, 'textbox', { name });
+    const spawn = getByRole(view.node, 'button', { name: 'Spawn' });
+    const refused = (name: string, text: RegExp): void => {
+      spawn.click();
+      assert.ok(getByText(view.node, text));
+      assert.equal(field(name).getAttribute('aria-invalid'), 'true');
+      assert.equal(document.activeElement, field(name));
+    };
+    refused('Name', /give the mesh a name: it becomes a variable of the notebook, such as workers/);
+    field('Name').value = 'two words';
+    refused('Name', /"two words" is not a name/);
+    field('Name').value = 'readers';
+    refused('Dims', /give the dims and their sizes: write gpus=8, or hosts=2 gpus=4/);
+    assert.equal(field('Name').getAttribute('aria-invalid'), null);
+    for (const [dims, text] of [
+      ['8', /"8" is not a dim/],
+      ['gpus=0', /"gpus=0" leaves the mesh without ranks/],
+      ['gpus=2 gpus=4', /dim gpus is given twice/]
+    ] as const) {
+      field('Dims').value = dims;
+      refused('Dims', text);
+    }
+    assert.deepEqual(asked, []);
+  });
+
   test('shows the ranks of a mesh when they are wanted, with what can be done about them', () => {
     show('live', mesh('u', { name: 'workers' }));
     getByRole(item('workers'), 'button', { name: 'Ranks' }).click();
