@@ -41,8 +41,8 @@ export function parseName(text: string): string {
 export class NewMeshForm {
   constructor(ask: Ask) {
     this.node = element('form', 'jp-Monarch-form', { 'aria-label': 'New mesh' });
-    this._name = field('such as workers');
-    this._dims = field('such as gpus=8');
+    this._name = field('e.g. workers');
+    this._dims = field('e.g. gpus=8');
     this._keep = element('input', '', { type: 'checkbox' });
     const keep = element('label', 'jp-Monarch-check');
     keep.append(this._keep, 'Keep it when the kernel ends');
