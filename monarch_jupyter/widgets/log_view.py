@@ -10,6 +10,8 @@ import traitlets
 from monarch_jupyter.lines.log_store import LogStore
 from monarch_jupyter.page.request_handler import RequestHandler
 from monarch_jupyter.protocol.messages import AskMessage, MoreMessage
+from monarch_jupyter.rendering import html
+from monarch_jupyter.rendering.lines import LogPage, page_text
 from monarch_jupyter.widgets.bundle import joined, styles
 from monarch_jupyter.widgets.widget import RequestingWidget
 
@@ -27,12 +29,24 @@ class LogView(RequestingWidget):
     ) -> None:
         super().__init__(request_handler, mesh=mesh, cell=cell)
         self._notified = False
+        self._store = store
         self._unwatch = store.watch(self._on_new_lines)
 
     def close(self) -> None:
         """End the updates and the widget. Idempotent."""
         self._unwatch()
         super().close()
+
+    def static_bundle(self) -> dict[str, str]:
+        """The newest page of a mesh, which exports keep; a cell has its lines beside the view."""
+        if not self.mesh:
+            return super().static_bundle()
+        try:
+            page = self._store.page(self.mesh)
+        except KeyError:
+            page = LogPage(self.mesh, (), 0, 0)
+        text = page_text(page) if page.total else f"{self.mesh} has written nothing yet"
+        return {"text/plain": text, "text/html": str(html.card(html.block(text)))}
 
     def on_last_view_closed(self) -> None:
         """Stop notifying; the next request of a page starts it again."""

@@ -205,6 +205,7 @@ def test_a_notebook_that_nbconvert_executes_shows_html_without_being_told(tmp_pa
         "%%monarch on workers\nprint('a line')\n7",
         "%monarch stacks workers",
         "%monarch static",
+        "%monarch logs workers --live",
         "import ipywidgets\nipywidgets.IntSlider()",
         "workers.stop().get()",
     )
@@ -215,12 +216,15 @@ def test_a_notebook_that_nbconvert_executes_shows_html_without_being_told(tmp_pa
         [output["data"] for output in cell["outputs"] if "data" in output]
         for cell in executed["cells"]
     ]
-    *views, slider, _ = shown
+    *views, lines, slider, _ = shown
+    assert WIDGET not in lines[0]
+    assert "] a line" in lines[0]["text/plain"]
     assert not any(WIDGET in data for cell in views for data in cell)
     assert WIDGET in slider[0], "no HTML beside"
     assert "<td" in views[1][0]["text/html"]
     exported, _ = HTMLExporter().from_notebook_node(executed)
     assert "● ready" in exported
+    assert "workers: lines 1 to 2 of 2" in exported
     assert executed["cells"][4]["outputs"][0]["text"].startswith("views are plain HTML")
 
 
