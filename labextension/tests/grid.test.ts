@@ -67,6 +67,9 @@ describe('a mesh in the page', () => {
     const kept = cell('workers gpus=0: idle');
     view.update(mesh('u', { name: 'workers', rows: [row(0, { state: 'failed', failure: 'killed' }), busy] }));
     assert.equal(cell('workers gpus=0: failed: killed'), kept);
+    const mapping = row(1, { state: 'busy', actor: 'the map', endpoint: 'run' });
+    view.update(mesh('u', { name: 'workers', rows: [row(0), mapping] }));
+    assert.ok(cell('workers gpus=1: busy in the map'));
   });
 
   test('asks to end the call of the rank that was chosen, and says what came of it', async () => {

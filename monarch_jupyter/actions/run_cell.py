@@ -22,7 +22,6 @@ from monarch_jupyter.cells.displays import shared_displays
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.meshes.registry import as_spawned, find_mesh, places_of
 from monarch_jupyter.meshes.selection import MeshSelection, parse_selection
-from monarch_jupyter.meshes.survivors import surviving_slice
 from monarch_jupyter.ranks.cell_runner import Cell, split_cell
 from monarch_jupyter.rendering.source_lines import rank_cell_filename
 from monarch_jupyter.rendering.values import readable_values
@@ -125,10 +124,9 @@ def _cells_on(mesh: ProcMesh, selection: MeshSelection) -> ActorMesh:
     if whole is None or _is_stopped(whole):
         try:
             whole = _cells[mesh.uid, ""] = _spawn_cells(spawned, spawned, MeshSelection("", {}))
-        except SupervisionError as error:
+        except SupervisionError:
             # Some rank has died. The others can still run cells, if the selection leaves it out.
             if not (selection.dims or mesh.is_slice):
-                error.remedy = _remedy(mesh, error)
                 raise
             key = (mesh.uid, f"{sorted(places_of(spawned, mesh).values())} {selection}")
             if key not in _cells or _is_stopped(_cells[key]):
@@ -145,23 +143,6 @@ def _is_stopped(cells: ActorMesh) -> bool:
     except MeshStoppedError:
         return True
     return False
-
-
-def _remedy(mesh: ProcMesh, error: SupervisionError) -> str:
-    """What to type when a rank had died before the first cell; the error names the rank."""
-    if any(failure.kind == "out of reach" for failure in error.failures):
-        return error.remedy
-    dead = [mesh.extent.point_of_rank(failure.rank) for failure in error.failures]
-    left = surviving_slice(mesh.sizes, dead)
-    instead = "To"
-    if left is not None:
-        dim, ranks = left
-        part = f"{mesh.name}[{dim}={ranks.start}:{ranks.stop}]"
-        instead = f"Leave it out, with `%%monarch on {part}`, or"
-    return (
-        f"no cell runs on a dead rank. {instead} end {mesh.name} and spawn it again:\n"
-        f"%monarch stop {mesh.name}"
-    )
 
 
 def adopt_cells(mesh: ActorMesh) -> None:

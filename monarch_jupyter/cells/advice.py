@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from monarch import observe
 from monarch.actor import ActorMesh, ProcMesh, RankFailure
 from monarch_jupyter.actions.restart import can_restart, restarts_ranks
-from monarch_jupyter.meshes.survivors import surviving_slice
+from monarch_jupyter.meshes.survivors import selection_text, surviving_slices
+from monarch_jupyter.rendering.units import count
 
 # Kinds of failures after which the failed actor or process cannot be called any more.
 _ENDED = ("proc died", "actor died", "nobody waited", "not handled", "constructor")
@@ -21,27 +22,31 @@ RESTARTS = (
 )
 
 
+MOST = 4
+"""Slices that a remedy lists."""
+
+
 def has_ended(failure: RankFailure) -> bool:
     """Whether the actor or process can never be called again, since no restart follows."""
     return failure.kind in _ENDED and not failure.restarted
 
 
-def advice(failures: Sequence[RankFailure], namespace: Mapping[str, object]) -> str:
-    """The ranks that still work, and on a line of its own the magic that ends the failed ones.
+def advice(
+    failures: Sequence[RankFailure], namespace: Mapping[str, object], refusal: str = ""
+) -> str:
+    """The ranks that still work, and the magic that ends the failed ones; lines to be pasted.
 
     Empty if all can be called again. `namespace`: the notebook's, for the variables that hold the
-    meshes.
+    meshes. `refusal`: what was not done because of the failures.
     """
     ended = [failure for failure in failures if has_ended(failure)]
     if not ended:
         return ""
     place, it = (ended[0].where, "it") if len(ended) == 1 else ("those ranks", "them")
+    raises = refusal or f"calls that include {place} raise from now on"
     procs = _proc_mesh(ended)
     if procs is None:
-        return (
-            f"calls that include {place} raise from now on: stop the mesh and spawn it again, or "
-            f"go on with a slice without {it}"
-        )
+        return f"{raises}: stop the mesh and spawn it again, or go on with a slice without {it}"
     actors = None if any(map(_is_death, ended)) else _actor_mesh(procs, ended)
     if actors is not None:
         name = _variable(actors, namespace) or observe.call_target_of(actors).name
@@ -49,25 +54,21 @@ def advice(failures: Sequence[RankFailure], namespace: Mapping[str, object]) -> 
             f"calls to {name} that include {place} raise from now on; all else on {procs.name} "
             f"goes on. This line ends {name}, to spawn it again:\n%monarch stop {name}"
         )
-    dims = procs.extent
-    left = surviving_slice(procs.sizes, [dims.point_of_rank(failure.rank) for failure in ended])
     name = _variable(procs, namespace) or procs.name
-    instead = "" if left is None else f" Go on with {name}.slice({slice_text(*left)}), or"
+    again = f"This line ends {name}, to spawn it again:\n%monarch stop {name}"
+    by_itself = ""
     if can_restart(procs):
         by_itself = "" if restarts_ranks(procs) else f" {RESTARTS}"
-        return (
-            f"calls that include {place} raise from now on.{by_itself}{instead or ' To'} start "
-            f"{name} again, without its actors:\n%monarch restart {name}"
-        )
-    return (
-        f"calls that include {place} raise from now on.{instead or ' To'} end {name} and spawn it "
-        f"again:\n%monarch stop {name}"
-    )
-
-
-def slice_text(dim: str, ranks: range) -> str:
-    """`gpus=slice(0, 4)`, the argument of `slice` for these ranks."""
-    return f"{dim}=slice({ranks.start}, {ranks.stop})"
+        again = f"This line starts {name} again, without its actors:\n%monarch restart {name}"
+    ranks = {failure.rank for failure in ended}.union(observe.failed_ranks(procs))
+    dead = [procs.extent.point_of_rank(rank) for rank in sorted(ranks)]
+    left = [f"%%monarch on {name}[{selection_text(one)}]"
+            for one in surviving_slices(procs.sizes, dead)]  # fmt: skip
+    if not left:
+        return f"{raises}.{by_itself} {again}"
+    more = f", and on {count(len(left) - MOST, 'smaller slice')}" if len(left) > MOST else ""
+    lines = "\n".join(left[:MOST])
+    return f"{raises}.{by_itself} Cells run on the other ranks with{more}:\n{lines}\n{again}"
 
 
 def _is_death(failure: RankFailure) -> bool:

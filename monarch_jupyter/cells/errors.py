@@ -136,6 +136,12 @@ class CellErrors:
     ) -> list[str]:
         """Show the error with this traceback; `%tb` and `%debug` get `whole`."""
         _remember(kind, error, whole)
+        magic = _innermost_magic(trace)
+        if magic is not None:
+            with with_magics(error):
+                lines = _lines_of_magic(kind, error, magic, trace, cell_names_of(shell))
+            shell._showtraceback(kind, error, lines)
+            return lines
         short = shortened(trace)
         with with_magics(error):
             lines = shell.InteractiveTB.structured_traceback(
@@ -211,13 +217,35 @@ def error_lines(
     remedy = _remedy(error, names)
     if remedy:
         blocks.append(f"{remedy}\n")
-    places = () if _from_cell(error) else _calling_places(trace)
-    caller = [place for place in places if not place.is_magic]
-    caller = [place for place in caller if place.library is None] or caller
-    if caller:
-        lines = [line for place in caller for line in place_lines(place, cell_names)]
-        blocks.append("\n".join(["called from", *(f"  {line}" for line in lines)]))
+    if not _from_cell(error):
+        blocks += _caller_block(trace, cell_names)
     return blocks
+
+
+def _lines_of_magic(
+    kind: type[BaseException],
+    error: BaseException,
+    magic: str,
+    trace: TracebackType | None,
+    cell_names: CellNames,
+) -> list[str]:
+    """An error of a magic: the magic as it was written, not the call that IPython makes of it."""
+    said = f"{kind.__name__}: {error}" if str(error) else f"{kind.__name__} in {magic}"
+    return [f"{_BOLD}{said}{_PLAIN}", *_caller_block(trace, cell_names)]
+
+
+def _innermost_magic(trace: TracebackType | None) -> str | None:
+    """The magic that the user's innermost frame calls; None if that frame calls none."""
+    places = list(_calling_places(trace))
+    return places[-1].magic if places else None
+
+
+def _caller_block(trace: TracebackType | None, cell_names: CellNames) -> list[str]:
+    """The user's frames that led to a call; nothing if a magic in a cell has made it."""
+    caller = [place for place in _calling_places(trace) if place.magic is None]
+    caller = [place for place in caller if place.library is None] or caller
+    lines = [line for place in caller for line in place_lines(place, cell_names)]
+    return ["\n".join(["called from", *(f"  {line}" for line in lines)])] if lines else []
 
 
 def _told(error: ActorError | SupervisionError, cell_names: CellNames) -> str:
@@ -231,9 +259,12 @@ def _remedy(error: ActorError | SupervisionError, names: Mapping[str, object]) -
     """The remedy if an actor or process has ended for good; otherwise empty."""
     if not isinstance(error, SupervisionError) or not error.failures:
         return ""
-    if error.remedy or any(one.earlier for one in error.failures if has_ended(one)):
+    if any(one.earlier for one in error.failures if has_ended(one)):
         return error.remedy
-    return advice(error.failures, names)
+    if error.remedy and not error.refusal:
+        return error.remedy
+    in_script = ": ".join(filter(None, (error.refusal, error.remedy)))
+    return advice(error.failures, names, error.refusal) or in_script
 
 
 def _notebook_name_hints(

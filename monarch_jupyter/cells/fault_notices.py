@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from monarch.actor import MeshFailure, RankFailure
 from monarch.observe import failures_by_place
 from monarch_jupyter.cells.advice import advice
-from monarch_jupyter.errors import one_line
 from monarch_jupyter.rendering.failures import headline
 
 PATIENCE = 0.5
@@ -93,8 +92,20 @@ class FaultNotices:
     def _report(self, found: Sequence[RankFailure]) -> None:
         for groups in failures_by_place(found):
             text = "; ".join(line.strip() for line in headline(groups))
-            remedy = one_line(advice([one for group in groups for one in group], self._names))
+            remedy = _in_one_line(advice([one for group in groups for one in group], self._names))
             self._say(f"monarch: {text}{f'; {remedy}' if remedy else ''}")
+
+
+def _in_one_line(advice: str) -> str:
+    """Advice with its magics in the text."""
+    text = ""
+    for line in advice.splitlines():
+        is_magic = line.startswith("%")
+        between = "" if not text else ", " if is_magic and text.endswith("`") else " "
+        if not is_magic and text.endswith("`"):
+            between = ". "
+        text += between + (f"`{line}`" if is_magic else line)
+    return text
 
 
 def _identity(failure: RankFailure) -> _Identity:

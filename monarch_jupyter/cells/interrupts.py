@@ -21,8 +21,9 @@ from types import FrameType
 from typing import Any
 
 from monarch import observe
-from monarch.observe import OpenCall, name_ranks
+from monarch.observe import OpenCall, endpoint_text, name_ranks
 from monarch_jupyter.cells.interrupt_policy import InterruptLevel, InterruptPolicy
+from monarch_jupyter.ranks.cell_runner import LABEL as CELL_LABEL
 from monarch_jupyter.rendering.units import count
 
 SETTLE = 1.0
@@ -226,17 +227,12 @@ def unanswered(call: OpenCall) -> int:
 
 def call_name(call: OpenCall) -> str:
     """`Trainer.step`, or `the cell` for a cell on ranks, or `the map`, or `the script`."""
-    if is_cell(call):
-        return "the cell"
-    if call.hands_on:  # torchrun's
-        return "the script"
-    is_map = (call.actor_class, call.endpoint) == ("Map", "run")
-    return "the map" if is_map else f"{call.actor_class}.{call.endpoint}"
+    return endpoint_text(call.actor_class, call.endpoint)
 
 
 def is_cell(call: OpenCall) -> bool:
     """Whether this is `%%monarch on`."""
-    return (call.actor_class, call.endpoint) == ("Cell", "run")
+    return call.actor_class == CELL_LABEL
 
 
 def running_text(calls: Iterable[OpenCall]) -> str:

@@ -5,6 +5,7 @@ Runs in: any thread. Tracebacks are never changed; these functions make shorter 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ def _folder(package: Any) -> str:
 EXTENSION = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # monarch_jupyter
 MACHINERY = (_folder(IPython), _folder(ipykernel), EXTENSION)
 RUNTIME = _folder(monarch)
+BETWEEN = (contextlib.__file__,)
 PICKLED = (RUNTIME, _folder(cloudpickle))
 
 
@@ -50,9 +52,7 @@ def without_refusal(error: BaseException, trace: TracebackType | None) -> Traceb
     error with a cause has more to show, unless its text names the cause and no user code led to it.
     """
     whole = list(_links(trace))
-    inner = len(whole)
-    while inner and _file(whole[inner - 1]).startswith(RUNTIME):
-        inner -= 1
+    inner = _entrance(whole)
     led_by_user = any(not _file(link).startswith(MACHINERY) for link in whole[:inner])
     if not led_by_user or inner == len(whole) or not _raises(whole[-1]):
         return None
@@ -60,6 +60,19 @@ def without_refusal(error: BaseException, trace: TracebackType | None) -> Traceb
     if isinstance(error, AssertionError) or (more is not None and not _is_in_text(more, error)):
         return None
     return _traceback_of(whole[:inner])
+
+
+def _entrance(whole: Sequence[TracebackType]) -> int:
+    """The index of the frame from which on all are of the runtime.
+
+    Its context managers have frames of the standard library between them.
+    """
+    entrance = at = len(whole)
+    while at and _file(whole[at - 1]).startswith((RUNTIME, *BETWEEN)):
+        at -= 1
+        if _file(whole[at]).startswith(RUNTIME):
+            entrance = at
+    return entrance
 
 
 def shortened(trace: TracebackType | None) -> TracebackType | None:

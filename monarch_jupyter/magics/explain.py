@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from monarch import observe
-from monarch.observe import CaseFile
+from monarch.observe import CaseFile, endpoint_text
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.arguments import Option
 from monarch_jupyter.magics.command import Command, Invocation
@@ -37,7 +37,10 @@ class Explanation:
         parts += _table(
             "waits", ("caller", "call", "owed by", "there", "seconds"),
             (
-                (w.caller, f"{w.actor}.{w.endpoint}", ", ".join(w.owing), w.at_callee, w.for_s)
+                (
+                    w.caller, endpoint_text(w.actor, w.endpoint), ", ".join(w.owing), w.at_callee,
+                    w.for_s,
+                )
                 for w in case.waits
             ),
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The largest slice of a mesh that leaves failed ranks out. No I/O."""
+"""The slices of a mesh that leave failed ranks out. No I/O."""
 
 from __future__ import annotations
 
@@ -7,20 +7,54 @@ from collections.abc import Collection, Mapping
 from itertools import pairwise
 
 
-def surviving_slice(
+def surviving_slices(
     sizes: Mapping[str, int], failed: Collection[Mapping[str, int]]
-) -> tuple[str, range] | None:
-    """A dim and a range of it without any of the failed points; None if none is left.
+) -> list[dict[str, range]]:
+    """Slices that together have every rank but the failed ones, each rank once.
 
-    Of all such slices the largest; of equal ones the first, by dim and then by index.
+    Each gives the range of some dims. The largest is first; of equal ones the first, by dim and
+    then by index.
     """
-    best: tuple[str, range] | None = None
-    most = 0
-    for dim, size in sizes.items():
-        gone = {point[dim] for point in failed}
-        bounds = [-1, *sorted(gone), size]
-        for before, after in pairwise(bounds):
-            ranks = (after - before - 1) * (math.prod(sizes.values()) // size)
-            if ranks > most:
-                best, most = (dim, range(before + 1, after)), ranks
-    return best
+    found = [{dim: one[dim] for dim in sizes if dim in one} for one in _slices(dict(sizes), failed)]
+    return sorted(found, key=lambda one: -_count(sizes, one))
+
+
+def selection_text(dims: Mapping[str, range]) -> str:
+    """`gpus=0, hosts=1:3`, as in `workers[gpus=0, hosts=1:3]`."""
+    return ", ".join(
+        f"{dim}={ranks.start}" if len(ranks) == 1 else f"{dim}={ranks.start}:{ranks.stop}"
+        for dim, ranks in dims.items()
+    )
+
+
+def _slices(
+    sizes: Mapping[str, int], failed: Collection[Mapping[str, int]]
+) -> list[dict[str, range]]:
+    if not failed:
+        return [{}]
+    if not sizes:
+        return []
+    dim = max(sizes, key=lambda dim: _largest_part(sizes, dim, failed))
+    found = [{dim: ranks} for ranks in _gaps(sizes, dim, failed)]
+    rest = {name: size for name, size in sizes.items() if name != dim}
+    for at in sorted({point[dim] for point in failed}):
+        within = [point for point in failed if point[dim] == at]
+        found += [{dim: range(at, at + 1), **one} for one in _slices(rest, within)]
+    return found
+
+
+def _gaps(sizes: Mapping[str, int], dim: str, failed: Collection[Mapping[str, int]]) -> list[range]:
+    """The ranges of a dim without any failed point."""
+    bounds = [-1, *sorted({point[dim] for point in failed}), sizes[dim]]
+    return [range(before + 1, after) for before, after in pairwise(bounds) if after - before > 1]
+
+
+def _largest_part(
+    sizes: Mapping[str, int], dim: str, failed: Collection[Mapping[str, int]]
+) -> float:
+    """The part of all ranks that is in the largest range of a dim without any failed point."""
+    return max(map(len, _gaps(sizes, dim, failed)), default=0) / sizes[dim]
+
+
+def _count(sizes: Mapping[str, int], dims: Mapping[str, range]) -> int:
+    return math.prod(len(dims.get(dim, range(size))) for dim, size in sizes.items())

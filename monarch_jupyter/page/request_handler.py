@@ -18,7 +18,7 @@ from collections.abc import Callable, MutableMapping
 from monarch import observe, session
 from monarch.actor import ProcMesh
 from monarch.debug import DebugError
-from monarch.observe import name_point, name_ranks
+from monarch.observe import endpoint_text, name_point, name_ranks
 from monarch_jupyter.actions.attach import attach, bind
 from monarch_jupyter.actions.restart import restart
 from monarch_jupyter.actions.spawn import check_free, spawn
@@ -172,7 +172,7 @@ def end(request: requests.End) -> str:
         )
     first, *rest = calls
     behind = f" and {count(len(rest), 'call')} behind it" if rest else ""
-    return f"asked {where} to end {first.actor_class}.{first.endpoint}{behind}"
+    return f"asked {where} to end {endpoint_text(first.actor_class, first.endpoint)}{behind}"
 
 
 def stack_text(mesh: ProcMesh, ranks: tuple[int, ...]) -> str:

@@ -12,7 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from monarch.job import OpenWait
-from monarch.observe import OpenCall, OpenMap, OpenPull, StartingMesh, name_ranks
+from monarch.observe import (
+    OpenCall,
+    OpenMap,
+    OpenPull,
+    StartingMesh,
+    endpoint_text,
+    is_label,
+    name_ranks,
+)
 from monarch_jupyter.protocol.messages import BarMessage, BarsDeltaMessage, BarsMessage
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html
@@ -22,7 +30,6 @@ AFTER = 2.0
 """Seconds that work is under way before its bar is shown."""
 MOST = 4
 """Bars in a cell."""
-_RUNS_CELLS = ("cells", "run")
 
 
 @dataclass(frozen=True)
@@ -118,10 +125,9 @@ def bars_of(
 
 
 def _name(call: OpenCall) -> str:
-    """`Trainer.step`; the user of a cell on ranks does not know the endpoint that runs it."""
-    if (call.actor, call.endpoint) == _RUNS_CELLS:
-        return f"the cell on {call.mesh}"
-    return f"{call.actor_class}.{call.endpoint}"
+    """`Trainer.step`, or `the cell on workers`."""
+    text = endpoint_text(call.actor_class, call.endpoint)
+    return f"{text} on {call.mesh}" if is_label(call.actor_class) else text
 
 
 def bars_text(bars: Sequence[Bar], now: float) -> str:

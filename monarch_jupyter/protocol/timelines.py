@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from monarch.observe import Timeline
+from monarch.observe import Timeline, endpoint_text
 
 
 class TimelineMessage(TypedDict):
@@ -27,7 +27,7 @@ def timeline_message(found: Timeline, now: float) -> TimelineMessage:
     names: dict[str, int] = {}
     calls: list[tuple[int, int, float, float | None, bool]] = []
     for one in found.calls:
-        name = f"{one.actor}.{one.endpoint}" if one.actor else one.endpoint
+        name = endpoint_text(one.actor, one.endpoint)
         took_s = None if one.took_s is None else round(one.took_s, 6)
         place = names.setdefault(name, len(names))
         calls.append((one.rank, place, round(one.began_s, 6), took_s, one.failed))

@@ -182,7 +182,7 @@ adopted: dict[str, list[ActorMesh]] = {}
 def adopt(mesh: ActorMesh) -> bool:
     """Use the reloading actors of another kernel; return whether `mesh` is such."""
     target = observe.call_target_of(mesh)
-    if target.name != ACTOR_NAME or target.class_name != RankReloader.__name__:
+    if target.name != ACTOR_NAME or target.class_name != RankReloader.__monarch_label__:
         return False
     adopted.setdefault(f"{target.procs.uid:x}", []).append(mesh)
     return True

@@ -1,7 +1,6 @@
 """The actor that runs notebook cells on a rank.
 
-Runs in: procs; imported there, so it imports nothing of Jupyter. The kernel only names the class,
-`Cell`; users read it in "busy in Cell.run".
+Runs in: procs; imported there, so it imports nothing of Jupyter. The kernel only names the class.
 Owns: the proc's `__main__`, which is the cells' namespace, so that classes of a cell pickle as they
 do in any interactive session.
 """
@@ -30,6 +29,10 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _MARK, _OURS = "__monarch_cells__", object()
 
 
+LABEL = "the cell"
+"""The text for this actor in errors and views, in place of its class and endpoint."""
+
+
 class StaysOnRank:
     """Stands in the kernel for a value that can't be pickled; shows the value's own text."""
 
@@ -50,6 +53,7 @@ class StaysOnRank:
 class Cell(Actor):
     """Runs cells one after another, in one namespace."""
 
+    __monarch_label__ = LABEL
     __monarch_main_thread__ = "shared"
     # Views of this actor show the names of the cells.
     __live_namespace__ = "_namespace"

@@ -108,6 +108,7 @@ class Route:
 class Redirected(Actor):
     """An actor without endpoints; it carries a `Route` to its rank."""
 
+    __monarch_label__ = "the displays"
     __monarch_main_thread__ = "never"
 
 

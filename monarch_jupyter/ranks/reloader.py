@@ -15,6 +15,7 @@ from monarch_jupyter.ranks.module_reload import ModuleReloader, Reload, Stamp
 class RankReloader(Actor):
     """Reloads changed modules on request."""
 
+    __monarch_label__ = "the reload"
     __monarch_main_thread__ = "never"
 
     def __init__(self, known: dict[str, Stamp], since: float) -> None:

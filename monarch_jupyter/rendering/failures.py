@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from monarch.actor import Frame, RankFailure
 from monarch.observe import failures_by_place, fold_failures, name_ranks, other_failures_text
+from monarch_jupyter.ranks.cell_runner import LABEL as CELL_LABEL
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html
 from monarch_jupyter.rendering.source_lines import (
@@ -20,10 +21,6 @@ from monarch_jupyter.rendering.source_lines import (
     story_lines,
 )
 
-_CELL_ACTOR = "Cell"
-_CELL_RUN = "Cell.run"
-_SCRIPT_ACTOR = "SPMDActor"
-
 
 def no_cells(filename: str) -> None:
     """The `CellNames` of a program that is no notebook."""
@@ -32,14 +29,7 @@ def no_cells(filename: str) -> None:
 def headline(groups: Sequence[Sequence[RankFailure]]) -> list[str]:
     """The failure in one line, then the other ranks and how theirs differ."""
     first = groups[0][0]
-    said = first.what
-    if is_rank_cell(first):
-        # The user wrote a cell and does not know the endpoint that runs it.
-        said = f"the cell on {_cell_place(first)} raised {first.exception_type}: {first.message}"
-    elif died_in_cell(first):
-        said = said.replace(f" while it ran {_CELL_RUN}", " while it ran the cell", 1)
-    elif first.actor_class.rpartition(".")[2] == _SCRIPT_ACTOR:
-        said = said.replace(f"{_SCRIPT_ACTOR}.{first.endpoint} on ", "the script on ", 1)
+    said = _as_in_cell(first).what if is_rank_cell(first) else first.what
     others = other_failures_text(groups, _name)
     # These lines are indented deeper than the frames that follow.
     return [said, *(f"  {line}" if line.startswith(" ") else line for line in others)]
@@ -53,14 +43,14 @@ def is_rank_cell(failure: RankFailure) -> bool:
     """Whether a `%%monarch on` cell raised this."""
     return (
         failure.kind == "endpoint"
-        and failure.actor_class.rpartition(".")[2] == _CELL_ACTOR
+        and failure.actor_class == CELL_LABEL
         and any(Place(f.filename, f.lineno, f.name, f.line).is_own for f in failure.frames)
     )
 
 
 def died_in_cell(failure: RankFailure) -> bool:
     """Whether a process died while it ran a `%%monarch on` cell."""
-    return failure.death is not None and failure.death.endpoint == _CELL_RUN
+    return failure.death is not None and failure.death.endpoint == CELL_LABEL
 
 
 def cell_selection(failure: RankFailure) -> str:
@@ -69,9 +59,9 @@ def cell_selection(failure: RankFailure) -> str:
     return next((text for text in found if text), failure.mesh_name)
 
 
-def _cell_place(failure: RankFailure) -> str:
-    """The rank, named by its mesh and not by the mesh of cell runners."""
-    return replace(failure, mesh_name=cell_selection(failure).partition("[")[0]).where
+def _as_in_cell(failure: RankFailure) -> RankFailure:
+    """The failure with the mesh that the cell names, and not the mesh of cell runners."""
+    return replace(failure, mesh_name=cell_selection(failure).partition("[")[0])
 
 
 def entry_lines(groups: Sequence[Sequence[RankFailure]], cell_names: CellNames) -> list[str]:

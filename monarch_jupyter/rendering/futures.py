@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from monarch import observe
 from monarch.actor import ActorError, Future, SupervisionError, ValueMesh
-from monarch.observe import OpenCall, name_ranks
+from monarch.observe import OpenCall, endpoint_text, name_ranks
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.failures import failures_html, failures_text
 from monarch_jupyter.rendering.html import Html
@@ -57,7 +57,7 @@ def _of(future: Future[Any], *, waits: bool = False) -> str:
     call = observe.call_of(future)
     if call is None:
         return ""
-    said = f", {call.actor_class}.{call.endpoint} on {call.mesh}"
+    said = f", {endpoint_text(call.actor_class, call.endpoint)} on {call.mesh}"
     return said + (_waits_for(call) if waits else "")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from monarch.observe import name_point, name_ranks
+from monarch.observe import endpoint_text, name_point, name_ranks
 from monarch_jupyter.errors import one_line
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.cell_names import place_text
@@ -41,7 +41,7 @@ def doing(row: RankRow) -> str:
     if row.state in ("busy", "paused") and row.endpoint:
         if row.place is not None:
             return f"{row.state} in {place_text(row.place)}"
-        where = f"{row.actor}.{row.endpoint}" if row.actor else row.endpoint
+        where = endpoint_text(row.actor or "", row.endpoint)
         return f"{row.state} in {where}"
     return row.state
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from monarch.observe import name_point, name_ranks
+from monarch.observe import endpoint_text, name_point, name_ranks
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html
 from monarch_jupyter.rendering.units import byte_size, columns, short_time, three_digits
@@ -69,7 +69,7 @@ def _head(*, every: bool) -> list[str]:
 
 
 def _cells(row: EndpointMetrics, *, every: bool) -> list[str]:
-    who = [row.mesh, row.actor, f"{row.actor_class}.{row.endpoint}"]
+    who = [row.mesh, row.actor, endpoint_text(row.actor_class, row.endpoint)]
     counts = [str(row.calls), str(row.errors), str(row.in_flight)]
     sizes = [byte_size(row.bytes_in), byte_size(row.bytes_out)]
     if not every:

@@ -22,6 +22,10 @@ FIRST, LAST = 4, 6
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _RANK_CELL = re.compile(r"<cell (?P<cell>.*)>\Z")
+_MAGIC = re.compile(
+    r"get_ipython\(\)\.run_(?P<kind>cell|line)_magic\('(?P<name>[^']*)', "
+    r"(?P<quote>['\"])(?P<words>.*?)(?<!\\)(?P=quote)[,)]"
+)
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/([^/]+?)(?:\.py)?(?:/|\Z)")
 _OF_PYTHON = re.compile(r"(?:/lib/python3\.\d+/|<frozen )([^/.>]+)")
 
@@ -44,9 +48,13 @@ class Place:
         return self.filename.startswith(_OWN) or "/monarch_jupyter/" in self.filename
 
     @property
-    def is_magic(self) -> bool:
-        """Whether this is the call that IPython makes of a magic: the user has not written it."""
-        return self.line.strip().startswith("get_ipython().run_")
+    def magic(self) -> str | None:
+        """The magic of which IPython has made this line; None if the user has written the line."""
+        match = _MAGIC.search(self.line)
+        if match is None:
+            return None
+        marks = "%%" if match["kind"] == "cell" else "%"
+        return f"{marks}{match['name']} {match['words']}".rstrip()
 
     @property
     def library(self) -> str | None:

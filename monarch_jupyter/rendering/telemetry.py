@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from monarch.observe import name_point
+from monarch.observe import endpoint_text, name_point
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html
 from monarch_jupyter.rendering.metrics import CLIENT
@@ -53,7 +53,7 @@ def _tables(
 def _span(row: SpanMetrics) -> list[str]:
     parent = row.parent or "-"
     if row.endpoint is not None:
-        endpoint = f"{row.actor_class}.{row.endpoint}"
+        endpoint = endpoint_text(row.actor_class or "", row.endpoint)
         parent = endpoint if row.parent == row.endpoint else f"{row.parent} in {endpoint}"
     times = (row.mean_s, row.p50_s, row.p99_s, row.max_s)
     slowest = "-"

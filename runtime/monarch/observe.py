@@ -25,6 +25,7 @@ from monarch._src.events import (
     RankPaused,
     RankRestarting,
 )
+from monarch._src.failures.endpoint_text import endpoint_text, is_label
 from monarch._src.failures.report import by_place as failures_by_place
 from monarch._src.failures.report import fold as fold_failures
 from monarch._src.failures.report import others_text as other_failures_text
@@ -162,6 +163,7 @@ __all__ = [
     "coordinates",
     "dashboard",
     "doctor",
+    "endpoint_text",
     "explain",
     "failed_ranks",
     "failures_by_place",
@@ -169,6 +171,7 @@ __all__ = [
     "flush_output",
     "fold_failures",
     "interrupt_procs",
+    "is_label",
     "kill_procs",
     "live_actors",
     "meshes",

@@ -429,7 +429,7 @@ def test_the_items_of_a_rank_that_dies_are_run_on_others(
     with caplog.at_level(logging.WARNING, "monarch.map"):
         assert mesh.map(mapped.kill_the_first, items) == list(range(300))
     (record,) = [found for found in caplog.records if found.name == "monarch.map"]
-    assert "died while it ran Map.run: killed by SIGKILL" in record.getMessage()
+    assert "died while it ran the map: killed by SIGKILL" in record.getMessage()
     assert record.getMessage().endswith("on the other ranks, of which 3 are left")
 
 
@@ -458,10 +458,10 @@ def test_without_a_rank_left_the_map_says_how_far_it_came(spawn: Spawn) -> None:
         mesh.map(mapped.kill_always, range(40), on_error="collect")
     assert len(raised.value.failures) == 2
     assert str(raised.value).splitlines()[-1] == (
-        "no rank of workers is left for the map: 0 of 40 items are done; spawn the mesh again, or "
-        'with restart="on-failure"'
+        "no rank of workers is left for the map, and 0 of 40 items are done: spawn the mesh again, "
+        'or with restart="on-failure"'
     )
-    with pytest.raises(SupervisionError, match="'map' is not spawned: spawn others"):
+    with pytest.raises(SupervisionError, match="the map has not begun: spawn others"):
         mesh.map(mapped.square, [1])
 
 

@@ -176,7 +176,7 @@ def test_cells_run_again_after_the_actors_that_ran_them_were_stopped(kernel: Ker
     assert kernel.ok("%%monarch on w\nrank").result["text/plain"].split()[-2:] == ["0", "1"]
 
 
-def test_of_a_dead_process_the_advice_is_a_slice_without_it_and_a_line_that_ends_the_mesh(
+def test_of_a_dead_process_the_advice_has_lines_to_paste_for_every_other_rank(
     kernel: Kernel,
 ) -> None:
     kernel.ok("%monarch spawn w gpus=4")
@@ -185,13 +185,17 @@ def test_of_a_dead_process_the_advice_is_a_slice_without_it_and_a_line_that_ends
     assert (
         "calls that include w[gpus=1] raise from now on. `%monarch spawn --restart` (in code, "
         'restart="on-failure") makes a mesh that starts such ranks again, with their actors. '
-        "Go on with w.slice(gpus=slice(2, 4)), or start w again, without its actors:\n"
+        "Cells run on the other ranks with:\n"
+        "%%monarch on w[gpus=2:4]\n"
+        "%%monarch on w[gpus=0]\n"
+        "This line starts w again, without its actors:\n"
         "%monarch restart w\n"
     ) in text
     text = kernel.run("%%monarch on w\nrank").traceback
-    assert (
-        "no cell runs on a dead rank. Leave it out, with `%%monarch on w[gpus=2:4]`, or end w and "
-        "spawn it again:\n%monarch stop w\n"
-    ) in text
+    assert text.partition("\n\n")[2].startswith(
+        "the cell has not begun. `%monarch spawn --restart`"
+    )
+    assert "with:\n%%monarch on w[gpus=2:4]\n%%monarch on w[gpus=0]\nThis line starts w" in text
+    assert kernel.ok("%%monarch on w[gpus=0]\nrank").result["text/plain"].split()[-1] == "0"
     assert kernel.ok("%%monarch on w[gpus=2:4]\nrank").result["text/plain"].split()[-1] == "3"
     assert kernel.ok("%monarch stop w").stdout == "stopped w: its 4 processes have ended\n"

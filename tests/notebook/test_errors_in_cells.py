@@ -225,7 +225,7 @@ def test_what_can_be_done_about_a_death_is_said_with_it(kernel: Kernel) -> None:
         text = kernel.run(code).traceback
         assert "calls that include workers[gpus=1] raise from now on. " in text
         assert 'restart="on-failure"' in text
-        assert "Go on with workers.slice(gpus=slice(2, 4)), or start workers again" in text
+        assert "\n%%monarch on workers[gpus=2:4]\n%%monarch on workers[gpus=0]\n" in text
         assert "\n%monarch restart workers\n" in text
     kernel.ok(
         "from monarch.actor import this_host\n"
@@ -335,7 +335,7 @@ def test_a_failure_that_nobody_waits_for_is_said_once_in_the_notebook(kernel: Ke
     )
     assert len(re.findall(r"^monarch: .*gpus=2", shown.stderr, re.MULTILINE)) == 1
     assert "calls that include workers[gpus=2] raise from now on" in shown.stderr
-    assert "workers again, without its actors: %monarch restart workers\n" in shown.stderr
+    assert "workers again, without its actors: `%monarch restart workers`\n" in shown.stderr
     assert kernel.value("os.getpid() == kept") == "True"
     assert kernel.run("frail.step.call([]).get()").error_name == "SupervisionError"
 
@@ -458,7 +458,9 @@ def test_a_refused_spawn_says_what_failed_and_what_to_do(kernel: Kernel) -> None
     kernel.run("frail.slice(gpus=1).die.call_one().get()")
     text = kernel.run("workers.spawn('more', Frail)").traceback
     assert re.search(r"workers\[gpus=1\] \(pid \d+\) died while it ran Frail\.die", text)
-    assert "'more' is not spawned: stop() these procs and spawn others, or spawn it on a" in text
+    assert "'more' is not spawned. `%monarch spawn --restart` (in code" in text
+    assert "\n%%monarch on workers[gpus=2:4]\n" in text
+    assert "\n%monarch restart workers\n" in text
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ def test_a_death_is_told_once_and_the_map_goes_on(kernel: Kernel, tmp_path: Path
     shown = kernel.ok("workers.map(step, range(10)) == list(range(10))")
     assert shown.result["text/plain"] == "True"
     (line,) = shown.stderr.splitlines()
-    assert "died while it ran Map.run: killed by SIGKILL" in line
+    assert "died while it ran the map: killed by SIGKILL" in line
     assert line.endswith("run again on the other ranks, of which 2 are left")
     later = kernel.ok("len(workers.map(step, range(10)))")
     assert (later.stderr, later.result["text/plain"]) == ("", "10")

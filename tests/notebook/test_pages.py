@@ -82,7 +82,7 @@ def test_a_panel_hears_while_a_cell_runs(kernel: Kernel, panel: PageComm, tmp_pa
     kernel.ok("%monarch spawn workers gpus=1")
     kernel.client.execute(f"%%monarch on workers\nopen({str(gate)!r}).read()")
     while not any(
-        row["state"] == "busy" and (row["actor"], row["endpoint"]) == ("Cell", "run")
+        row["state"] == "busy" and (row["actor"], row["endpoint"]) == ("the cell", "run")
         for mesh in panel.hear()["meshes"]
         for row in mesh["rows"]
     ):

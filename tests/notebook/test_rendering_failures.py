@@ -77,7 +77,7 @@ class TestFailures:
         failed = failure(
             1,
             mesh_name="cells",
-            actor_class="Cell",
+            actor_class="the cell",
             endpoint="run",
             frames=(runner, cell),
             message="m",

@@ -112,7 +112,11 @@ export function endpointText(row) {
   if (row.endpoint === null) {
     return "";
   }
-  return row.actor === null ? row.endpoint : `${row.actor}.${row.endpoint}`;
+  if (row.actor === null) {
+    return row.endpoint;
+  }
+  // An actor of the runtime has a label with a space, such as "the map": see `endpoint_text`.
+  return row.actor.includes(" ") ? row.actor : `${row.actor}.${row.endpoint}`;
 }
 
 /** @param {number} seconds */

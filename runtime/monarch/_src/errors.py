@@ -160,7 +160,8 @@ class RemoteException(ActorError):
 class SupervisionError(_FailureReport, RuntimeError):
     """The actor, process or host that was called has died, or the actor's constructor raised.
 
-    `remedy` is advice, shown as the last line of `str()`; it may be empty.
+    `remedy` is advice, and `refusal` says which work was therefore not done. `str()` shows both in
+    its last line; each may be empty.
     """
 
     def __init__(
@@ -168,16 +169,19 @@ class SupervisionError(_FailureReport, RuntimeError):
         message: str = "a mesh that was called has failed",
         failures: Sequence[RankFailure] = (),
         remedy: str = "",
+        refusal: str = "",
     ) -> None:
         super().__init__(message)
         self._message = message
         self._failures = failures
         self.remedy = remedy
+        self.refusal = refusal
 
     @property
     def message(self) -> str:
         """The text that `str()` shows."""
-        return "\n".join(filter(None, (super().message, self.remedy)))
+        last = ": ".join(filter(None, (self.refusal, self.remedy)))
+        return "\n".join(filter(None, (super().message, last)))
 
     @property
     def exception(self) -> BaseException | None:
@@ -185,7 +189,8 @@ class SupervisionError(_FailureReport, RuntimeError):
         return None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._message, self.failures, self.remedy)
+        arguments = (self._message, self.failures, self.remedy)
+        return type(self), arguments, {"refusal": self.refusal}
 
 
 class BootstrapError(ActorError, SupervisionError):
@@ -239,8 +244,8 @@ class ItemLostError(SupervisionError):
         self.item = item
 
     def __reduce__(self) -> tuple[Any, ...]:
-        kind, facts = super().__reduce__()
-        return kind, (*facts, self.index, self.item)
+        kind, facts, state = super().__reduce__()
+        return kind, (*facts, self.index, self.item), state
 
 
 class RestartedError(SupervisionError):

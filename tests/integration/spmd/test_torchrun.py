@@ -56,9 +56,9 @@ def test_a_script_runs_with_the_options_of_torchrun(script: str) -> None:
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ("raise", "SPMDActor.main on torchrun[ranks=1] raised ValueError: a bad batch\n"),
-        ("exit", "SPMDActor.main on torchrun[ranks=1] raised ScriptError: {script} exited with 3"),
-        ("die", "died while it ran SPMDActor.main: exited with status 5"),
+        ("raise", "the script on torchrun[ranks=1] raised ValueError: a bad batch\n"),
+        ("exit", "the script on torchrun[ranks=1] raised ScriptError: {script} exited with 3"),
+        ("die", "died while it ran the script: exited with status 5"),
     ],
 )
 def test_a_rank_that_fails_ends_the_run_and_is_told_once(script: str, how: str, text: str) -> None:

@@ -187,6 +187,10 @@ class Actor(MeshTrait):
         raise TypeError("an actor's own instance is no mesh; slice the mesh that `spawn` returned")
 
 
+LABEL = "__monarch_label__"
+"""An actor class of the runtime, or of the notebook, may have a label in place of its name."""
+
+
 class ActorClass(msgspec.Struct, frozen=True):
     """An actor class that has been checked, with its endpoints."""
 
@@ -196,7 +200,8 @@ class ActorClass(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        return self.cls.__name__
+        """The class's own name, or its label if it belongs to the runtime: see `endpoint_text`."""
+        return vars(self.cls).get(LABEL) or self.cls.__name__
 
 
 # The classes that were used last. The cache is bounded, since a notebook defines many classes.

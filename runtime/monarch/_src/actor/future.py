@@ -17,6 +17,7 @@ from monarch._src.actor.context import ActorInstance, current
 from monarch._src.actor.deadlock.state.waits import FIRST_S, Wait
 from monarch._src.actor.state.deadline_pauses import Pauses
 from monarch._src.errors import CallCancelled, DeadlockError
+from monarch._src.failures.endpoint_text import endpoint_text
 from monarch._src.failures.report import at_text, points_text
 from monarch._src.net.local.leader import ReceiveLeader
 from monarch._src.net.local.waitable import RuntimeEnded, UnmanagedWait, Waitable
@@ -475,15 +476,16 @@ def owing_text(pending: Any) -> str:
         return ""
     target, ranks = pending.actor_mesh, len(pending.region)
     procs = target.procs
+    called = endpoint_text(target.class_name, pending.endpoint)
     points = [(dict(procs.extent.point_of_rank(rank)), procs.name) for rank in owing]
     if len(owing) == 1:
         where = procs.name + at_text(points[0][0])
     elif len(owing) == ranks:
-        return f" from {target.class_name}.{pending.endpoint} on {procs.name} (all {ranks} ranks)"
+        return f" from {called} on {procs.name} (all {ranks} ranks)"
     else:
         where = f"{procs.name}, {points_text(points)}"
     of = f" ({len(owing)} of {ranks} ranks)" if ranks > 1 else ""
-    return f" from {target.class_name}.{pending.endpoint} on {where}{of}"
+    return f" from {called} on {where}{of}"
 
 
 def _nothing() -> None:

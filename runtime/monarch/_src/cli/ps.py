@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from monarch._src.cli.columns import columns, duration, memory
+from monarch._src.failures.endpoint_text import endpoint_text
 from monarch._src.failures.report import at_text
 from monarch._src.session import directories
 from monarch._src.session.session_snapshots import SeenSession, snapshot_sessions
@@ -110,7 +111,7 @@ def _table(meshes: Sequence[MeshState]) -> list[str]:
 
 
 def _row(mesh: MeshState, rank: RankState) -> list[str]:
-    runs = f"{rank.actor}.{rank.endpoint}" if rank.actor else rank.endpoint
+    runs = endpoint_text(rank.actor, rank.endpoint)
     return [
         mesh.name + at_text(_point(mesh, rank)), str(rank.pid) if rank.pid else "-", _state(rank),
         duration(rank.since_s), rank.failure or _paused(rank) or runs or "-", str(rank.messages),

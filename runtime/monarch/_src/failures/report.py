@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
+from monarch._src.failures.endpoint_text import endpoint_text
 from monarch._src.failures.traceback import (
     FIRST_FRAMES,
     LAST_FRAMES,
@@ -192,8 +193,7 @@ class RankFailure(msgspec.Struct, frozen=True):
 
     @property
     def _description(self) -> str:
-        method = f".{self.endpoint}" if self.endpoint else ""
-        actor = f"{self.actor_class}{method}"
+        actor = endpoint_text(self.actor_class, self.endpoint)
         error = f"{self.exception_type}: {self.message}" if self.message else self.exception_type
         if self.memory is not None:
             error += f" ({self.memory.text()})"
@@ -203,7 +203,8 @@ class RankFailure(msgspec.Struct, frozen=True):
             case "constructor":
                 if not self.actor_class:  # a bootstrap function, which runs before any actor
                     return f"{self.endpoint} on {self.where} raised {error}"
-                return f"{self.actor_class}.__init__ on {self.where} raised {error}"
+                maker = endpoint_text(self.actor_class, "__init__")
+                return f"{maker} on {self.where} raised {error}"
             case "actor died":
                 return f"{actor} on {self.where} died of {error}"
             case "nobody waited":

@@ -10,6 +10,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from monarch._src.failures.endpoint_text import endpoint_text
 from monarch._src.failures.report import Death
 from monarch._src.host.spawn_spec import Ended
 from monarch._src.host.state.procs import Mesh, Proc, ProcState
@@ -35,7 +36,7 @@ def death(
     last = board.read(proc.rank) if board is not None else None
     doing = since_s = None
     if last is not None and last.state == BUSY and last.endpoint:
-        doing = f"{last.actor}.{last.endpoint}" if last.actor else last.endpoint
+        doing = endpoint_text(last.actor, last.endpoint)
         since_s = last.since_s
     node = proc_node(ended.mesh, ended.rank, ended.life)
     code = name = why = None

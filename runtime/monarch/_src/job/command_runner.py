@@ -27,6 +27,8 @@ GRACE_S = 5.0  # between SIGTERM and SIGKILL for a command whose call is cancell
 class CommandRunner(Actor):
     """Runs commands, one after another. Their output is that of the rank."""
 
+    __monarch_label__ = "the command"
+
     def __init__(self) -> None:
         # Its place among all ranks; in a call to a slice `current_rank` is the place in the slice.
         self._point = current_rank()

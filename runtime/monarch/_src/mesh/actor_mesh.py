@@ -25,6 +25,7 @@ from monarch._src.actor.runtime import Runtime, runtime
 from monarch._src.actor.state.calls import PendingCall
 from monarch._src.config import settings
 from monarch._src.errors import MeshStoppedError, SupervisionError
+from monarch._src.failures.endpoint_text import is_label
 from monarch._src.failures.report import RankFailure, at_text, for_mesh, points_text, shown_point
 from monarch._src.net.local.interrupt import uninterrupted
 from monarch._src.shape import MeshTrait, Region
@@ -55,6 +56,12 @@ class Actors:
         # The `Procs.actors` that these actors are listed in, if this process spawned them there.
         self.listed_in: dict[int, Actors] | None = None
         self.recorded = False  # whether the agent has the record that another client needs
+
+    @property
+    def text(self) -> str:
+        """`'trainers' (Trainer)`; of actors of the runtime, their label."""
+        label = is_label(self.class_name)
+        return self.class_name if label else f"{self.name!r} ({self.class_name})"
 
     def record(self, run: Runtime) -> None:
         """Have the host agent record these actors, since their procs outlive this client."""
@@ -113,8 +120,7 @@ class CallTarget:
         stopped = self._actors.stopped
         if stopped is not None:
             raise MeshStoppedError(
-                f"the actor mesh {self.name!r} ({self.class_name}) has been stopped: {stopped}; "
-                "spawn it again"
+                f"the actor mesh {self._actors.text} has been stopped: {stopped}; spawn it again"
             )
 
     def failures_in(self, region: Region) -> Mapping[int, RankFailure]:
@@ -263,7 +269,7 @@ class ActorMesh(MeshTrait):
         log.warning(
             "%s has not ended within %.3g s of its stop(), on %s: it still runs an endpoint, its "
             "constructor or its clean-up, and ends after that; stop() of its procs ends it now",
-            f"{self._actors.name!r} ({self._actors.class_name})", bound_s,
+            self._actors.text, bound_s,
             f"{procs.name}, {points_text(points)}",
         )  # fmt: skip
         pending.future.settle(lambda: None)

@@ -13,7 +13,7 @@ from monarch._src.actor.endpoint import Actor, actor_class
 from monarch._src.actor.errors.remote import ship
 from monarch._src.actor.run.endpoint_table import UPDATE
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors, call_target_of
-from monarch._src.mesh.proc_mesh import owned_meshes
+from monarch._src.mesh.proc_mesh import ProcMesh, owned_meshes
 
 
 def actor_meshes() -> list[ActorMesh]:
@@ -34,11 +34,15 @@ def actor_class_of(mesh: ActorMesh) -> type[Actor]:
     return _actors(mesh).cls.cls
 
 
-def failed_ranks(mesh: ActorMesh) -> list[int]:
-    """The ranks, in the proc mesh, whose actor has died or whose constructor has raised.
+def failed_ranks(mesh: ActorMesh | ProcMesh) -> list[int]:
+    """The ranks, in the proc mesh as it was spawned, that have failed.
 
-    Ranks whose process has died are not among them. Only the client that spawned the actors knows.
+    Of procs, those whose process has ended. Of actors, those whose actor has died or whose
+    constructor has raised, without those whose process has ended. Only the client that spawned the
+    mesh knows all of them.
     """
+    if isinstance(mesh, ProcMesh):
+        return sorted(mesh._failures())  # pyright: ignore[reportPrivateUsage]
     region = call_target_of(mesh).region
     return sorted(rank for rank in list(_actors(mesh).failures) if rank in region)
 

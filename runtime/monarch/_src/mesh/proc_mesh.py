@@ -22,6 +22,7 @@ from monarch._src.actor.run.creators import creator_chain
 from monarch._src.actor.runtime import Runtime, runtime
 from monarch._src.errors import MeshStoppedError, SupervisionError, death_error
 from monarch._src.events import MeshSpawned, bus
+from monarch._src.failures.endpoint_text import is_label
 from monarch._src.failures.report import RankFailure, at_text
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors, OwnedActors, check_in_reach
 from monarch._src.mesh.constructor_payload import constructor_payload, extra_payloads
@@ -142,7 +143,7 @@ class ProcMesh(MapsItems, HasNamespace, HasTensors):
         payload = constructor_payload(Class, args, kwargs, extra_payloads(self))
         if self._runtime.node.is_fork:
             raise RuntimeEnded(FORKED)
-        self._check_sound(name)
+        self._check_sound(name, cls)
         return cast(A, self._spawn_on(name, cls, payload))
 
     def _spawn_on(
@@ -200,7 +201,7 @@ class ProcMesh(MapsItems, HasNamespace, HasTensors):
         skip = {self._region.position(rank) for rank in dead if rank in self._region}
         if len(skip) == len(self._region):
             gone = [dead[rank] for rank in sorted(dead) if rank in self._region]
-            raise self._refused(method, gone, "spawn others")
+            raise self._refused("the map has not begun", gone, "spawn others")
         actors = self._spawn_on("map", actor_class(Map), payload, skip)
         map_run = MapRun(run, actors, found)
         try:
@@ -287,20 +288,29 @@ class ProcMesh(MapsItems, HasNamespace, HasTensors):
         self._check_usable()
         return import_module(_SPMD).device_mesh(self, backend)
 
-    def _check_sound(self, name: str) -> None:
-        """Raise SupervisionError if a proc has failed. A failed actor does not affect others."""
-        procs, run = self._procs, self._runtime
-        dead = {**run.known.dead(procs.ref.uid), **procs.failures}
-        gone = [dead[rank] for rank in sorted(dead) if rank in self._region]
-        if gone:
-            raise self._refused(name, gone, "stop() these procs and spawn others")
+    def _failures(self) -> dict[int, RankFailure]:
+        """The failures of procs of this mesh or slice, by their ranks in the spawned mesh."""
+        procs = self._procs
+        dead = {**self._runtime.known.dead(procs.ref.uid), **procs.failures}
+        return {rank: failure for rank, failure in dead.items() if rank in self._region}
 
-    def _refused(self, name: str, gone: list[RankFailure], remedy: str) -> SupervisionError:
+    def _check_sound(self, name: str, cls: ActorClass) -> None:
+        """Raise SupervisionError if a proc has failed. A failed actor does not affect others."""
+        dead = self._failures()
+        gone = [dead[rank] for rank in sorted(dead)]
+        if gone:
+            label = is_label(cls.name)
+            refusal = f"{cls.name} has not begun" if label else f"{name!r} is not spawned"
+            raise self._refused(refusal, gone, "stop() these procs and spawn others")
+
+    def _refused(self, refusal: str, gone: list[RankFailure], remedy: str) -> SupervisionError:
         if all(failure.kind == "out of reach" for failure in gone):
-            remedy = "they belong to a session that this process no longer holds"
-        elif len(gone) < len(self._region):
-            remedy += ", or spawn it on a slice without what has failed"
-        return SupervisionError(failures=gone, remedy=f"{name!r} is not spawned: {remedy}")
+            # No slice, and no restart, would help, so this is no advice that can be replaced.
+            refusal += ": they belong to a session that this process no longer holds"
+            return SupervisionError(failures=gone, remedy=refusal)
+        if len(gone) < len(self._region):
+            remedy += ", or go on with a slice without what has failed"
+        return SupervisionError(failures=gone, remedy=remedy, refusal=refusal)
 
     def stop(self, reason: str | None = None) -> Future[None]:
         """End its processes: they finish the messages they have, and actors clean up. Idempotent.

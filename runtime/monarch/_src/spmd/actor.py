@@ -115,6 +115,18 @@ class SPMDActor(Actor):
         execute(command)
 
 
+class Script(SPMDActor):
+    """Runs a rank of `torchrun`."""
+
+    __monarch_label__ = "the script"
+
+
+class ElasticEnvironment(SPMDActor):
+    """Sets the environment of a rank for `setup_torch_elastic_env`."""
+
+    __monarch_label__ = "the elastic environment"
+
+
 def _set_environment(master_addr: str, master_port: int, env: Mapping[str, str] | None) -> None:
     place = place_of(context().message_rank)
     devices = visible_devices(os.environ.get(CUDA), place)

@@ -7,7 +7,7 @@ from typing import Any
 from monarch._src.actor.background import returns_future
 from monarch._src.errors import ActorError
 from monarch._src.mesh.proc_mesh import ProcMesh
-from monarch._src.spmd.actor import SPMDActor
+from monarch._src.spmd.actor import ElasticEnvironment
 from monarch._src.spmd.process_group import first_of, is_on_one_host, watched_members
 from monarch._src.spmd.rendezvous import address_family
 
@@ -50,7 +50,7 @@ async def setup_torch_elastic_env_async(
     """`setup_torch_elastic_env`, as a future for async code."""
     check_master(master_addr, master_port)
     address_family(use_ipaddr)
-    actors: Any = proc_mesh.spawn("_SPMDActor", SPMDActor, is_on_one_host(proc_mesh))
+    actors: Any = proc_mesh.spawn("elastic", ElasticEnvironment, is_on_one_host(proc_mesh))
     try:
         await watched_members(proc_mesh, anew=True)
         host, port = await serve_store(actors, master_addr, master_port, use_ipaddr)

@@ -62,6 +62,7 @@ _joining = threading.Lock()
 class GroupMember(Actor):
     """One rank's part of a process group."""
 
+    __monarch_label__ = "the process group"
     __monarch_watches__ = True
     __monarch_main_thread__ = "never"
 

@@ -30,7 +30,7 @@ from monarch._src.errors import ActorError, CollectiveError, SupervisionError, d
 from monarch._src.mesh.host_mesh import HostMesh, this_host
 from monarch._src.mesh.proc_mesh import ProcMesh
 from monarch._src.net.local.interrupt import uninterrupted
-from monarch._src.spmd.actor import SPMDActor
+from monarch._src.spmd.actor import Script
 from monarch._src.spmd.elastic_env import MAX_RESTARTS, RESTART_COUNT
 from monarch._src.spmd.elastic_setup import serve_store
 from monarch._src.spmd.process_group import is_on_one_host, watched_members
@@ -42,6 +42,8 @@ NAME, DIM = "torchrun", "ranks"
 PRELOAD = ("torch", "torch.distributed")
 FAIL_TOO_S = 1.0
 """How long the other ranks have to fail by themselves once one has failed, in seconds."""
+
+ENDED = "the run has ended on all ranks; --max-restarts N begins it again after such an end"
 
 NOTE_S = 2.0
 """After this time, in seconds, a person is told what the run waits for."""
@@ -112,7 +114,7 @@ def _attempt(launch: Launch, hosts: HostMesh, source: str | None) -> None:
         {DIM: launch.ranks_per_node}, name=NAME, preload=PRELOAD, env=launch.env
     )
     try:
-        actors: Any = procs.spawn(NAME, SPMDActor, is_on_one_host(procs), True)
+        actors: Any = procs.spawn(NAME, Script, is_on_one_host(procs), True)
         _keep_failures_here(procs, actors)
         _run_on(procs, actors, launch, source)
     except BaseException:
@@ -266,7 +268,9 @@ def _merged(errors: Sequence[ActorError | SupervisionError]) -> ActorError | Sup
     first = causes[0]
     failures = [failure for one in causes for failure in one.failures]
     if isinstance(first, SupervisionError):
-        return death_error(failures)
+        error = death_error(failures)
+        error.remedy = ENDED
+        return error
     return ActorError(first.exception, failures=failures)
 
 

@@ -17,6 +17,7 @@ from monarch._src.actor.inspect.ask_procs import ProcQuery, ask_procs
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.runtime import Runtime, runtime_or_none
 from monarch._src.actor.state.endpoint_metrics import bounds_ns, mean_ns, merged, percentile_ns
+from monarch._src.failures.endpoint_text import endpoint_text
 from monarch._src.mesh.actor_mesh import ActorMesh, call_target_of
 from monarch._src.mesh.proc_mesh import ProcMesh, owned_meshes
 from monarch._src.observe.meshes import RankRow, snapshot
@@ -259,7 +260,7 @@ def _doing(mesh: int) -> dict[int, str]:
 def _state(row: RankRow) -> str:
     if row.state != "busy" or not row.endpoint:
         return row.state
-    name = f"{row.actor}.{row.endpoint}" if row.actor else row.endpoint
+    name = endpoint_text(row.actor or "", row.endpoint)
     return f"busy in {name} for {row.since_s:.1f} s"
 
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from monarch._src.actor.runtime import Runtime, runtime_or_none
 from monarch._src.actor.tracing import TRACE
+from monarch._src.failures.endpoint_text import endpoint_text
 from monarch._src.net.session_directory import PREFIX
 from monarch._src.telemetry.opentelemetry import NAME
 from monarch._src.version import VERSION
@@ -133,7 +134,7 @@ def _sender(api: Any, tracer: Any) -> Callable[[str, str, str], str]:
 
     def send(class_name: str, actor: str, endpoint: str) -> str:
         carrier: dict[str, str] = {}
-        name = f"send {class_name.rpartition('.')[2]}.{endpoint}"
+        name = f"send {endpoint_text(class_name.rpartition('.')[2], endpoint)}"
         attributes = {"monarch.actor": actor, "monarch.endpoint": endpoint}
         with tracer.start_as_current_span(name, kind=api.SpanKind.PRODUCER, attributes=attributes):
             propagator.inject(carrier)
@@ -150,7 +151,7 @@ def _runner(api: Any, tracer: Any) -> Callable[[Any, Call], Callable[[BaseExcept
     def run(cell: Any, call: Call) -> Callable[[BaseException | None], None]:
         parent = propagator.extract({"traceparent": call.trace}) if call.trace else None
         span = tracer.start_span(
-            f"{cell.spec.class_name.rpartition('.')[2]}.{call.endpoint}",
+            endpoint_text(cell.spec.class_name.rpartition(".")[2], call.endpoint),
             context=parent,
             kind=api.SpanKind.CONSUMER,
             attributes={

@@ -12,6 +12,7 @@ from typing import Any
 
 from monarch._src.actor.call.target import Target
 from monarch._src.actor.errors.remote import IN_RUNTIME, unship
+from monarch._src.failures.endpoint_text import endpoint_text
 from monarch._src.failures.report import RankFailure
 from monarch._src.shape import Region
 from monarch._src.wire.frames import Payload, carried
@@ -57,7 +58,8 @@ class Reader:
         target, rank = self._target, self._region.global_rank(position)
         unplaced = RankFailure("", rank, {}, "", None, "", None, "endpoint", "", "")
         where = target.describe_as_actor(unplaced, rank).where
-        answer = f"the answer of {target.class_name}.{self._endpoint} on {where}"
+        called = endpoint_text(target.class_name, self._endpoint)
+        answer = f"the answer of {called} on {where}"
         return unreadable_answer(answer, payload, error)
 
 

@@ -15,6 +15,7 @@ from monarch._src.actor.deliver.routes import Routes
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.state.calls import PendingCall
 from monarch._src.errors import DeadlockError
+from monarch._src.failures.endpoint_text import endpoint_text
 from monarch._src.failures.report import at_text
 from monarch._src.net.node import Node
 from monarch._src.wire.frames import Payload
@@ -103,7 +104,7 @@ class DeadlockDetector:
         where = self.proc_ref.name if self.proc_ref is not None else "client"
         cell = self._cells.get(instance.actor_id.uid)
         at = at_text(dict(instance.rank) if cell is None else cell.point)
-        return f"{instance.class_name}.{instance.endpoint} on {where}{at}"
+        return f"{endpoint_text(instance.class_name, instance.endpoint)} on {where}{at}"
 
 
 class Blocked(Enum):

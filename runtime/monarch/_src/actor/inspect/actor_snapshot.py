@@ -15,6 +15,7 @@ from monarch._src.actor.inspect.safe_repr import (
     items_of,
     live_text,
 )
+from monarch._src.failures.endpoint_text import is_label
 from monarch._src.wire.actor_snapshot_codec import SeenActor
 
 if TYPE_CHECKING:
@@ -33,9 +34,10 @@ def snapshot_of(cell: Cell, running: tuple[str, ...]) -> SeenActor:
     """The snapshot of an actor; `running` are its endpoints that run."""
     actor: object = cell.instance_object
     shown, more = ((), 0) if actor is None else _attributes(actor)
+    label = cell.spec.class_name
     return SeenActor(
         name=cell.spec.name,
-        class_name=cell.spec.class_name if actor is None else class_text(type(actor)),
+        class_name=label if actor is None or is_label(label) else class_text(type(actor)),
         running=running if actor is not None or cell.dead is not None else ("__init__",),
         queued=cell.mailbox.queued_calls(),
         attributes=shown,

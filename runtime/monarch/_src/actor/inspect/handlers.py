@@ -19,6 +19,7 @@ import msgspec
 from monarch._src.actor.future import PAUSES
 from monarch._src.actor.state.program_metrics import TELEMETRY
 from monarch._src.events import RankPaused, bus
+from monarch._src.failures.endpoint_text import endpoint_text
 from monarch._src.wire.actor_snapshot_codec import ActorsSeen
 from monarch._src.wire.actor_snapshot_codec import packed as packed_actors
 from monarch._src.wire.frames import Payload
@@ -135,7 +136,7 @@ class InspectHandlers:
             f"{ref.uid:x}", ref.name, message.rank, point, message.session, message.paused
         )
         if at is not None:
-            endpoint = f"{at.actor_class}.{at.endpoint}" if at.actor_class else at.endpoint
+            endpoint = endpoint_text(at.actor_class, at.endpoint)
             event = msgspec.structs.replace(
                 event, endpoint=endpoint, function=at.function, filename=at.filename, line=at.line,
                 why=at.why,

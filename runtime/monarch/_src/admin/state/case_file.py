@@ -16,6 +16,7 @@ import msgspec
 
 from monarch._src.admin.state.cycles import cycles_of
 from monarch._src.admin.state.nodes import Missing, printable
+from monarch._src.failures.endpoint_text import endpoint_text, is_label
 from monarch._src.failures.report import at_text
 
 Row: TypeAlias = "Mapping[str, Any]"
@@ -192,11 +193,17 @@ def _failures(case: _Case) -> list[Failure]:
     return found
 
 
+def _called(row: Row) -> str:
+    """The name of an actor; of one of the runtime, its label."""
+    label = str(row["class"])
+    return label if is_label(label) else str(row["actor"])
+
+
 def _errors(case: _Case) -> list[EndpointErrors]:
     found = [
         EndpointErrors(
             case.name((int(row["mesh_id"]), int(row["rank"])), row["mesh"]),
-            f"{row['actor']}.{row['endpoint']}", int(row["errors"]), int(row["calls"]),
+            endpoint_text(_called(row), row["endpoint"]), int(row["errors"]), int(row["calls"]),
         )
         for row in case.rows("endpoints")
         if row["side"] == "callee" and row["errors"]
@@ -245,7 +252,7 @@ def _wait(case: _Case, call: _Call) -> Wait:
     for_s = None if made is None else max(0.0, round((case.as_of - int(made)) / 1e6, 3))
     owing = [case.name(place, row["mesh"]) for place in sorted(call.owing)]
     return Wait(
-        case.name(call.caller, row["caller_mesh"]), str(row["actor"]), str(row["endpoint"]),
+        case.name(call.caller, row["caller_mesh"]), _called(row), str(row["endpoint"]),
         owing, int(row["ranks"]), bool(row["awaited"]), at, for_s,
     )  # fmt: skip
 
@@ -268,7 +275,7 @@ def _blockers(case: _Case, edges: Mapping[Place, set[Place]]) -> list[Blocker]:
         row = case.procs.get(place)
         if row is None:
             continue
-        doing = ".".join(str(part) for part in (row["actor"], row["endpoint"]) if part)
+        doing = endpoint_text(row["actor"] or "", row["endpoint"])
         since = None if row["since_s"] is None else round(float(row["since_s"]), 3)
         found.append(
             Blocker(case.names[place], len(waiting), str(row["state"]), doing or None, since)
@@ -361,7 +368,8 @@ def _verdict(
         return f"a host does not answer: {missing[0].where}: {missing[0].reason}"
     if any(wait.awaited for wait in waits):
         one = next(wait for wait in waits if wait.awaited)
-        return f"{one.caller} waits for {one.owing[0]} to answer {one.actor}.{one.endpoint}"
+        called = endpoint_text(one.actor, one.endpoint)
+        return f"{one.caller} waits for {one.owing[0]} to answer {called}"
     if any(group.odd for group in stacks):
         return f"nothing has failed{_odd_text(stacks)}"
     if errors:
@@ -458,7 +466,7 @@ def _wait_text(one: Wait) -> str:
     how = "waits" if one.awaited else "has called and does not wait"
     at = "" if one.at_callee == "unknown" else f", {one.at_callee} there"
     return (
-        f"{one.caller} {how}{since}: {one.actor}.{one.endpoint} on {owing} "
+        f"{one.caller} {how}{since}: {endpoint_text(one.actor, one.endpoint)} on {owing} "
         f"({len(one.owing)} of {one.ranks} ranks owe an answer{at})"
     )
 

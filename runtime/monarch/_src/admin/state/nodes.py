@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from monarch._src.admin.state.references import ROOT, Reference
+from monarch._src.failures.endpoint_text import endpoint_text
 from monarch._src.failures.report import at_text
 
 Row: TypeAlias = "Mapping[str, Any]"
@@ -218,7 +219,7 @@ def _procs(rows: Sequence[Row]) -> dict[Reference, _Proc]:
     for row in rows:
         reference = Reference("proc", str(row["session"]), int(row["mesh_id"]), int(row["rank"]))
         point: dict[str, int] = json.loads(row["point_json"] or "{}")
-        running = ".".join(str(part) for part in (row["actor"], row["endpoint"]) if part)
+        running = endpoint_text(row["actor"] or "", row["endpoint"])
         found[reference] = _Proc(
             reference,
             ProcProperties(

@@ -46,6 +46,8 @@ def _relay() -> Any:
 class Destination(Actor):
     """Connects to a port of its host."""
 
+    __monarch_label__ = "the port forward"
+
     def __init__(self) -> None:
         self._port = 0
         self._relays: Relays = _relay().Relays()
@@ -74,6 +76,8 @@ class Destination(Actor):
 
 class Source(Actor):
     """Listens, and relays each connection to its destination."""
+
+    __monarch_label__ = "the port forward"
 
     def __init__(self) -> None:
         self._relays: Relays = _relay().Relays()

@@ -42,6 +42,8 @@ os.execvp(sys.argv[1], sys.argv[1:])
 class ShellRunner(Actor):
     """Runs one shell."""
 
+    __monarch_label__ = "the shell"
+
     @endpoint
     def run(
         self,

@@ -303,8 +303,9 @@ class MapRun:
             failures = list(self._target.failures_in(self._target.region).values())
         return SupervisionError(
             failures=failures,
-            remedy=f"no rank of {self._target.procs.name} is left for the map: {self._state_text()}"
-            ' are done; spawn the mesh again, or with restart="on-failure"',
+            refusal=f"no rank of {self._target.procs.name} is left for the map, and "
+            f"{self._state_text()} are done",
+            remedy='spawn the mesh again, or with restart="on-failure"',
         )
 
     def _out_of_time(self) -> TimeoutError:

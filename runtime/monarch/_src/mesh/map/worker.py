@@ -1,7 +1,6 @@
 """The actor that runs the items of a map on a rank.
 
-Runs in: procs. Each map spawns a mesh of it, with the function, and stops it at its end. Users read
-its name in "busy in Map.run".
+Runs in: procs. Each map spawns a mesh of it, with the function, and stops it at its end.
 """
 
 from __future__ import annotations
@@ -50,6 +49,7 @@ ALL = -1
 class Map(Actor):
     """Runs one function on chunks of items."""
 
+    __monarch_label__ = "the map"
     __monarch_main_thread__ = "shared"
 
     def __init__(
@@ -173,7 +173,7 @@ def _described(error: BaseException) -> RankFailure:
     assert procs is not None, "a map runs in procs only"
     failure = describe(
         error, mesh_name=procs.name, rank=here.rank,
-        point=dict(procs.extent.point_of_rank(here.rank)), actor_class=Map.__name__,
+        point=dict(procs.extent.point_of_rank(here.rank)), actor_class=Map.__monarch_label__,
         endpoint="run", host=here.host, kind="endpoint",
     )  # fmt: skip
     if isinstance(error, EOFError):

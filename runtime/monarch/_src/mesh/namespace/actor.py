@@ -52,3 +52,21 @@ class Namespace(Actor):
         except Exception as error:
             raise unpicklable_item("pull", name, value, error) from None
         return value
+
+
+class Push(Namespace):
+    """Binds a value on all ranks."""
+
+    __monarch_label__ = "the push"
+
+
+class Scatter(Namespace):
+    """Binds to each rank its part of a value."""
+
+    __monarch_label__ = "the scatter"
+
+
+class Pull(Namespace):
+    """Reads values."""
+
+    __monarch_label__ = "the pull"

@@ -99,7 +99,7 @@ class HasNamespace(MeshTrait):
         """
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f'pull: give a name, such as "loss"; {name!r} is none')
-        with transfer_span(f"pull {name} from {self.name}"), self._namespace() as namespace:
+        with transfer_span(f"pull {name} from {self.name}"), self._namespace("pull") as namespace:
             there = namespace.has.call(name).get().values()
             if not all(there):
                 raise NameError(self._missing_text(name, there, lambda: _known(namespace)))
@@ -112,10 +112,11 @@ class HasNamespace(MeshTrait):
             return joined(name, list(values.values()), lambda at: self.name + at_text(where[at]))
 
     @contextmanager
-    def _namespace(self) -> Generator[Namespace]:
-        from monarch._src.mesh.namespace.actor import Namespace
+    def _namespace(self, method: str) -> Generator[Namespace]:
+        from monarch._src.mesh.namespace.actor import Pull, Push, Scatter
 
-        namespace: Any = self.spawn("namespace", Namespace)
+        cls = {"push": Push, "scatter": Scatter, "pull": Pull}[method]
+        namespace: Any = self.spawn(method, cls)
         try:
             yield namespace
         finally:
@@ -125,7 +126,7 @@ class HasNamespace(MeshTrait):
         self, method: str, values: Mapping[str, Any], parts: Sequence[Mapping[str, Any]] | None
     ) -> None:
         """Bind `values` on every rank, or to each rank its own of `parts`."""
-        with self._namespace() as namespace:
+        with self._namespace(method) as namespace:
             # In two steps, so that no rank has new values if one cannot get its own.
             try:
                 if parts is None:

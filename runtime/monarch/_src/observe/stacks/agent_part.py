@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from monarch._src.failures.endpoint_text import endpoint_text
 from monarch._src.host.parts import AgentView, Handlers, Part
 from monarch._src.host.report import rank_state
 from monarch._src.host.state.procs import Mesh, ProcState
@@ -117,7 +118,7 @@ def job_of(mesh: Mesh, board: Board, ranks: Sequence[int], idle: bool, now: floa
         if proc is None:
             continue
         seen = rank_state(proc, board, now)
-        doing = f"{seen.actor}.{seen.endpoint}" if seen.actor else seen.endpoint
+        doing = endpoint_text(seen.actor, seen.endpoint)
         pid, otherwise = seen.pid, seen.state
         for_s = None
         match seen.state:

@@ -26,6 +26,7 @@ class TensorWorker(Actor):
     A collective among them may wait for another rank, so it does not share the main thread.
     """
 
+    __monarch_label__ = "the tensors"
     __monarch_main_thread__ = "never"
     __live_summary__ = "_memory_texts"
 

@@ -18,6 +18,7 @@ from typing import Protocol
 
 import msgspec
 
+from monarch._src.failures.endpoint_text import endpoint_text
 from monarch._src.failures.report import at_text
 from monarch._src.shape import Extent
 from monarch._src.wire.messages import (
@@ -191,7 +192,7 @@ def _name_of(wait: EndpointWait) -> str:
     outermost = wait.frames[0]
     if outermost.name == "<module>":
         return f"{outermost.filename.rpartition('/')[2]}, line {outermost.line}"
-    return f"{wait.actor}.{wait.endpoint}"
+    return endpoint_text(wait.actor, wait.endpoint)
 
 
 def _queued(wait: EndpointWait, threads: Sequence[ThreadStack]) -> str:
@@ -207,7 +208,7 @@ def _queued(wait: EndpointWait, threads: Sequence[ThreadStack]) -> str:
         return ""
     behind = " and ".join(wait.behind)
     it = behind if len(wait.behind) == 1 else "one of them"
-    own = f"{wait.actor}.{wait.endpoint}"
+    own = endpoint_text(wait.actor, wait.endpoint)
     return (
         f"{behind} {'is' if len(wait.behind) == 1 else 'are'} queued behind {own}, and the actor "
         f"runs one call at a time: if {it} has to end this wait, it is a deadlock; "

@@ -1,0 +1,25 @@
+"""The text for an endpoint: `Trainer.step`, or `the map` for work of the runtime itself. No I/O.
+
+Actors of the runtime and of the notebook have a label in place of the name of their class, so that
+errors, stacks and tables use the term that the user knows. A label has a space. No class is named
+so, and a user's own class `Map` is not mistaken for the runtime's.
+"""
+
+from __future__ import annotations
+
+
+def is_label(actor_class: str) -> bool:
+    """Whether this stands for an actor of the runtime, and not for a class of the user."""
+    return " " in actor_class
+
+
+def endpoint_text(actor_class: str, endpoint: str | None) -> str:
+    """`Trainer.step`; the label of an actor of the runtime.
+
+    Args:
+        actor_class: empty if the work is that of no actor; the endpoint then stands alone.
+        endpoint: empty or None if it is not known; the class then stands alone.
+    """
+    if not actor_class:
+        return endpoint or ""
+    return f"{actor_class}.{endpoint}" if endpoint and not is_label(actor_class) else actor_class
