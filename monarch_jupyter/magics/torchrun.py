@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 
 from monarch.actor import HostMesh
-from monarch.spmd import torchrun
+from monarch.spmd import torchrun, torchrun_options
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.command import Command, Invocation
 from monarch_jupyter.meshes.job_hosts import hosts_of
@@ -30,13 +30,22 @@ def _run(invocation: Invocation) -> None:
             raise CommandError("there is nothing to run; write the script below the line")
         # The magic's own line stays in, so that line numbers are those the cell shows.
         source = f"# %%monarch {NAME}\n{source}"
+    filename = rank_cell_filename(invocation.number, NAME)
+    if source is not None:
+        compile(source, filename, "exec", dont_inherit=True)  # before processes start
     try:
-        torchrun(
-            words, hosts=hosts, source=source,
-            source_name=rank_cell_filename(invocation.number, NAME),
-        )  # fmt: skip
+        torchrun(words, hosts=hosts, source=source, source_name=filename)
     except (ValueError, FileNotFoundError, ModuleNotFoundError) as error:
         raise CommandError(str(error).removeprefix("monarch torchrun: ")) from None
+
+
+def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> list[str]:
+    job = [] if words else ["--job"]
+    options = words[2:] if words[:1] == ["--job"] else words
+    try:
+        return [*job, *torchrun_options(options)]
+    except ModuleNotFoundError:  # there is no torch whose options could be read
+        return job
 
 
 COMMAND = Command(
@@ -48,6 +57,7 @@ COMMAND = Command(
         "%monarch torchrun --nproc-per-node 4 train.py --lr 0.1",
         "%%monarch torchrun --nproc-per-node 4",
     ),
+    complete=_complete,
     takes_cell=True,
     verbatim=True,
 )

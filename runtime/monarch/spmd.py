@@ -13,6 +13,7 @@ from monarch._src.spmd.elastic_setup import setup_torch_elastic_env, setup_torch
 from monarch._src.spmd.process_group import device_mesh_async, init_process_group_async
 from monarch._src.spmd.script import ScriptError
 from monarch._src.spmd.torchrun import torchrun
+from monarch._src.spmd.torchrun_arguments import torchrun_options
 from monarch.actor import context as _context  # registers this process as a client
 
 del _context
@@ -32,4 +33,5 @@ __all__ = [
     "setup_torch_elastic_env",
     "setup_torch_elastic_env_async",
     "torchrun",
+    "torchrun_options",
 ]

@@ -57,6 +57,30 @@ def test_bad_input_is_one_line(kernel: Kernel) -> None:
     assert "--nnodes 2 does not fit" in kernel.refused(f"%monarch torchrun --nnodes 2 {__file__}")
 
 
+def test_a_rank_that_dies_ends_the_run_with_what_can_be_done(kernel: Kernel) -> None:
+    shown = kernel.run("%%monarch torchrun --nproc-per-node 1\nimport os; os._exit(3)")
+    assert "died while it ran the script: exited with status 3" in shown.traceback
+    assert "\nthe run has ended on all ranks; --max-restarts N begins it again" in shown.traceback
+    assert "slice" not in shown.traceback
+
+
+def test_a_cell_that_is_no_python_starts_nothing(kernel: Kernel) -> None:
+    shown = kernel.run("%%monarch torchrun --nproc-per-node 1\nx = (")
+    assert shown.error_name == "SyntaxError"
+    assert "on torchrun>:2" in shown.traceback
+    assert "ranks=" not in shown.traceback
+
+
+def test_tab_offers_the_options_of_torchrun_up_to_the_script(kernel: Kernel) -> None:
+    for magic in ("%monarch", "%%monarch"):
+        found = kernel.complete(f"{magic} torchrun --n")
+        assert found == ["--nnodes", "--no-python", "--nproc-per-node"]
+    assert "--job" in kernel.complete("%monarch torchrun --")
+    assert "--standalone" in kernel.complete("%monarch torchrun --nproc-per-node 2 --s")
+    assert "--local-addr" not in kernel.complete("%monarch torchrun --l"), "it is refused"
+    assert "--nnodes" not in kernel.complete("%monarch torchrun train.py --n")
+
+
 def test_the_stop_button_ends_a_run_and_its_ranks(kernel: Kernel) -> None:
     cell = (
         "%%monarch torchrun --nproc-per-node 2\nimport time\nprint('begun')\n"
@@ -66,4 +90,5 @@ def test_the_stop_button_ends_a_run_and_its_ranks(kernel: Kernel) -> None:
     assert "[ranks=0..1] saved\n" in shown.stdout
     assert "monarch: interrupted; cancelled the script on 2 ranks\n" in shown.stdout
     assert (shown.status, shown.error_name) == ("error", "KeyboardInterrupt")
+    assert shown.traceback.strip() == "KeyboardInterrupt in %%monarch torchrun --nproc-per-node 2"
     assert kernel.value("__import__('monarch.observe').observe.meshes()") == "[]"

@@ -130,6 +130,30 @@ def help_text(prog: str = "monarch torchrun") -> str:
     return str(parser.format_help())
 
 
+def torchrun_options(words: Sequence[str]) -> list[str]:
+    """The options of torchrun that may follow these words, as in `--nproc-per-node`.
+
+    None follow the script, or an option whose value comes next. Options that `torchrun` refuses are
+    not among them.
+
+    Raises:
+        ModuleNotFoundError: torch is not installed here.
+    """
+    torch_distributed()
+    run: Any = import_module("torch.distributed.run")
+    parser = run.get_args_parser()
+    # A script in the place of the next word ends the options there, unless one takes it as a value.
+    if _end_of_options(parser, [*words, "script"]) != len(words) or "--" in words:
+        return []
+    names: list[str] = []
+    for action in parser._actions:
+        known = [one for one in action.option_strings if one.startswith("--")]
+        if action.dest not in _REFUSED and known:
+            # Each is there with underscores too, which torch keeps for older command lines.
+            names += [one for one in known if "_" not in one] or known
+    return sorted(names)
+
+
 def _end_of_options(parser: Any, words: Sequence[str]) -> int:
     """Where the options end: at `--`, or at the first word that no option takes."""
     takes_none = {
