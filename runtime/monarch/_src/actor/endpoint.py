@@ -189,6 +189,8 @@ class Actor(MeshTrait):
 
 LABEL = "__monarch_label__"
 """An actor class of the runtime, or of the notebook, may have a label in place of its name."""
+MAIN_THREAD = "__monarch_main_thread__"
+"""The attribute of such a class that holds its `MainThreadUse`, if it is not `first`."""
 
 
 class ActorClass(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from monarch._src.actor.checked_names import name_text, reason_text
 from monarch._src.actor.context import current, origin_now
-from monarch._src.actor.endpoint import Actor, ActorClass, actor_class
+from monarch._src.actor.endpoint import MAIN_THREAD, Actor, ActorClass, actor_class
 from monarch._src.actor.errors.remote import ship
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
@@ -164,7 +164,7 @@ class ProcMesh(MapsItems, HasNamespace, HasTensors):
         spec = SpawnActor(
             uid, name, cls.name, ref.uid, ref.name, 0, extent.labels, extent.sizes, run.name,
             made_by=[] if context is None else creator_chain(context.actor_instance),
-            origin=origin_now(), main_thread=getattr(cls.cls, "__monarch_main_thread__", "first"),
+            origin=origin_now(), main_thread=getattr(cls.cls, MAIN_THREAD, "first"),
         )  # fmt: skip
         run.routes.post(ref, self._region, spec, payload, skip=skip)
         if actors.stopped is not None:  # the owner ended in the meantime, and stopped the mesh
