@@ -184,33 +184,47 @@ class OutputRouter:
                 elif deadline is None:
                     deadline = time.monotonic() + HOLD
                 continue
-            self._write_all()
-            deadline = None
+            if isinstance(item, CellEnded):
+                self._ended.add(item.origin)
+                self._end_lines(lambda origin, ended=item.origin: origin == ended)
+            # A state of an unfinished line waits for its time, since most such lines end soon.
+            is_end = item is None or isinstance(item, CellEnded)
+            if is_end or deadline is None or time.monotonic() >= deadline:
+                self._write_all()
+                deadline = None
+            else:
+                self._write_held()
+                deadline = deadline if self._unfinished.changed else None
             if item is None:
                 return
             if isinstance(item, Notice):
                 self._target.write(item.stream, f"{item.text}\n", item.origin)
-            elif isinstance(item, CellEnded):
-                self._ended.add(item.origin)
-                self._unfold_ended()
-            else:
+            elif not isinstance(item, CellEnded):
                 item()
 
     def _take(self, lines: Sequence[OutputLine]) -> None:
-        self._unfinished.add(line for line in lines if line.shown)
-        whole = [_as_shown(line) for line in lines if line.whole]
+        rendered = [_as_shown(line) if line.whole else line for line in lines]
+        whole: list[OutputLine] = []
+        for line in rendered:
+            whole += self._unfinished.add([line]) if line.shown else [line] if line.whole else []
+        self._add(whole)
+        if any(line.answered for line in lines):
+            # Without numbers of cells, an ended cell has the number of the one that runs.
+            self._end_lines(lambda origin: origin > 0 and origin in self._ended)
+
+    def _end_lines(self, has_ended: Callable[[int], bool]) -> None:
+        """End the unfinished lines of ended cells."""
+        self._add(self._unfinished.end_cells(has_ended))
+
+    def _add(self, whole: Sequence[OutputLine]) -> None:
         if self._store is not None:
             self._store.add(whole)
         self._folder.add(line for line in whole if line.shown)
         self._write(self._folder.take_complete(ranks_of))
 
-    def _write_all(self) -> None:
+    def _write_held(self) -> None:
+        """Write the lines that wait for their like, and the counts of hidden ones."""
         self._write(self._folder.take_all())
-        self._unfinished.end(mesh.uid for mesh in observe.meshes())
-        several = len(observe.meshes()) > 1
-        for origin, folds in self._unfinished.take_changed().items():
-            lines = [f"{fold_tag(fold, several)} {fold.text}" for fold in folds]
-            self._target.show("unfinished", "\n".join(lines), origin)
         for origin in sorted(self._hidden_news):
             self._target.show("hidden", hidden_text(*self._hidden[origin]), origin)
             if origin not in self._overflown:
@@ -219,6 +233,16 @@ class OutputRouter:
         self._to_fold_again |= self._hidden_news
         self._hidden_news.clear()
         self._unfold_ended()
+
+    def _write_all(self) -> None:
+        """Write the lines that wait, and show the states of lines that are overwritten."""
+        self._write(self._folder.take_all())
+        self._unfinished.end(mesh.uid for mesh in observe.meshes())
+        several = len(observe.meshes()) > 1
+        for origin, folds in self._unfinished.take_changed().items():
+            lines = [f"{fold_tag(fold, several)} {fold.text}" for fold in folds]
+            self._target.show("unfinished", "\n".join(lines), origin)
+        self._write_held()
 
     def _unfold_ended(self) -> None:
         for origin in sorted(self._folded & self._ended):

@@ -1,19 +1,16 @@
 """Lines that ranks still rewrite, such as progress bars: the last state of each rank. No I/O.
 
-Invariants: a rank has at most one state for each stream; the state ends when the line is complete
-and is then shown as any other line.
+Invariants: a rank has at most one state for each stream; the state ends when the line is complete,
+or with its cell if its rank has answered, and is then shown as any other line. A line that has
+ended with its cell is not shown again when the rank completes it, unless it has changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
-from monarch.observe import Fold, OutputFolder
-from monarch_jupyter.rendering.lines import reset_colours
-
-if TYPE_CHECKING:
-    from monarch.observe import OutputLine
+from monarch.observe import Fold, OutputFolder, OutputLine
+from monarch_jupyter.rendering.lines import is_blank, reset_colours
 
 
 class UnfinishedLines:
@@ -21,18 +18,48 @@ class UnfinishedLines:
 
     def __init__(self) -> None:
         self._lines: dict[tuple[str, int, str], OutputLine] = {}
+        self._ended: dict[tuple[str, int, str], OutputLine] = {}  # with their cells
         self._changed: set[int] = set()
 
-    def add(self, lines: Iterable[OutputLine]) -> None:
-        """Add lines, complete or not, in the order in which they were written."""
+    def add(self, lines: Iterable[OutputLine]) -> list[OutputLine]:
+        """Add lines, complete or not, in the order in which they were written.
+
+        Returns the complete ones that have not ended with their cells.
+        """
+        whole: list[OutputLine] = []
         for line in lines:
             key = (line.mesh_uid, line.rank, line.stream)
+            ended = self._ended.get(key)
+            if ended is not None and (ended.origin, ended.text) == (line.origin, line.text):
+                if line.whole:
+                    del self._ended[key]
+                continue
+            self._ended.pop(key, None)
             before = self._lines.pop(key, None)
             if before is not None:
                 self._changed.add(before.origin)
-            if not line.whole:
+            if line.whole:
+                whole.append(line)
+            else:
                 self._lines[key] = line
                 self._changed.add(line.origin)
+        return whole
+
+    def end_cells(self, has_ended: Callable[[int], bool]) -> list[OutputLine]:
+        """End the lines of ended cells whose ranks have answered; returns them, complete.
+
+        `has_ended` tells it of a cell by its number.
+        """
+        whole: list[OutputLine] = []
+        for key, line in list(self._lines.items()):
+            if not (line.answered and has_ended(line.origin)):
+                continue
+            del self._lines[key]
+            self._changed.add(line.origin)
+            if not is_blank(line.text):
+                self._ended[key] = line
+                whole.append(_as_whole(line))
+        return whole
 
     def end(self, meshes: Iterable[str]) -> None:
         """Drop the states of all meshes but these live ones."""
@@ -52,10 +79,19 @@ class UnfinishedLines:
 
     def _folds(self, origin: int) -> list[Fold]:
         folder = OutputFolder()
-        mine = [line for line in self._lines.values() if line.origin == origin]
+        mine = [
+            line for line in self._lines.values()
+            if line.origin == origin and not is_blank(line.text)
+        ]  # fmt: skip
         mine.sort(key=lambda line: (line.mesh_uid, line.rank, line.stream))
         folder.add(mine)
         folds = folder.take_all()
         for fold in folds:
             fold.text = reset_colours(fold.text)
         return folds
+
+
+def _as_whole(line: OutputLine) -> OutputLine:
+    return OutputLine(
+        line.mesh, line.mesh_uid, line.rank, line.point, line.stream, line.text, line.origin
+    )

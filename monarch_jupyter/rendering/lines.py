@@ -68,6 +68,11 @@ def page_text(page: LogPage, *, several_pages: str = "") -> str:
     return "\n".join(lines)
 
 
+def is_blank(text: str) -> bool:
+    """Whether a line shows nothing."""
+    return not _ESCAPES.sub("", text).strip()
+
+
 def reset_colours(text: str) -> str:
     """The line with its colours ended at its end, so that they stay off other ranks' lines."""
     if "\x1b" not in text:

@@ -275,6 +275,27 @@ def test_a_script_shows_lines_where_they_belong(tmp_path: Path) -> None:
     ]
 
 
+def test_a_script_shows_the_state_of_a_bar_before_the_answer_and_its_end(tmp_path: Path) -> None:
+    program = """
+        from monarch.actor import this_host
+        from tests.integration.test_output_order import Writer
+
+        procs = this_host().spawn_procs({"gpus": 1}, name="procs")
+        writer = procs.spawn("writer", Writer)
+        for text in ("\\r 10%", "\\r 20%", "\\r 30%", "x", "\\r 50%", "\\r    \\r", "\\r 70%"):
+            writer.write.call_one("half a line", text).get()
+            print("then the client", flush=True)
+        procs.stop().get()
+        """
+    status, out, _ = run(tmp_path, program)
+    assert status == 0
+    said = ["[procs gpus=0]  10%", "", "", "[procs gpus=0]  30%\n[procs gpus=0] x",
+            "[procs gpus=0]  50%", "", "[procs gpus=0]  70%"]  # fmt: skip
+    expected = "".join(f"{text}\nthen the client\n" if text else "then the client\n"
+                       for text in said)  # fmt: skip
+    assert out == expected
+
+
 def test_a_script_shows_what_was_flushed_before_its_line_ends(tmp_path: Path) -> None:
     program = """
         import os, sys

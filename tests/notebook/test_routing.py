@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from monarch_jupyter.cells.output import MOST
-from tests.notebook.kernel import Kernel, Shown
+from tests.notebook.kernel import Kernel, Shown, by_rank
 
 SPEAKER = r"""
 import asyncio, sys, threading
@@ -44,6 +45,12 @@ class Speaker(Actor):
         other.say.call(*lines).get()
 
 class Background(Actor):
+    @endpoint
+    async def bar(self, gate):
+        print("\r 0%", end="")
+        await asyncio.to_thread(lambda: open(gate).read())
+        print("\r100%", end="")
+
     @endpoint
     async def begin(self, gate):
         async def later():
@@ -155,13 +162,74 @@ def test_a_progress_bar_shows_its_last_state_and_ends_as_a_line(
     assert "10%" not in shown.stdout
 
 
-def test_while_it_runs_each_rank_has_its_own_state_in_one_place(kernel: Kernel) -> None:
+def test_an_unfinished_line_is_shown_in_its_own_cell_and_in_no_other(kernel: Kernel) -> None:
     speakers(kernel, 2)
-    shown = kernel.ok(r"[speakers.slice(gpus=i).write.call(f'\r{i}0%').get() for i in (0, 1)];")
-    assert shown.stdout == ""
-    assert unfinished(shown)[-1] == "[gpus=0] 00%\n[gpus=1] 10%"
-    ended = kernel.ok(r"speakers.write.call('\r100%\n').get();")
-    assert ended.stdout == "[gpus=0..1] 100%\n"
+    one = r"[speakers.slice(gpus=i).write.call(f'\r{i}0%').get() for i in (0, 1)];"
+    cells = [
+        # Each state of a rank replaces the one before, over the calls of a cell.
+        (r"for i in range(100): speakers.write.call(f'\r{i}%').get()", "[gpus=0..1] 99%\n"),
+        ("speakers.say.call('x').get();", "[gpus=0..1] x\n"),
+        (one, "[gpus=0] 00%\n[gpus=1] 10%\n"),
+        (r"speakers.write.call('\r100%\n').get();", "[gpus=0..1] 100%\n"),
+        (one, "[gpus=0] 00%\n[gpus=1] 10%\n"),
+        (r"speakers.write.call('\r20%').get();", "[gpus=0..1] 20%\n"),
+        # The line of one call does not go on in that of another.
+        (
+            r"for text in ('\r30%', 'y'): speakers.write.call(text).get()",
+            "[gpus=0..1] 30%\n[gpus=0..1] y\n",
+        ),
+        (
+            r"speakers.write.call('a\rbc\b\bd\x1b[31m').get();",
+            "[gpus=0..1] bc\b\bd\x1b[31m\x1b[0m\n",
+        ),
+        (r"speakers.write.call('gone\r    \r').get();", ""),
+        ("speakers.say.call('z').get();", "[gpus=0..1] z\n"),
+        # A map leaves the last state of each rank.
+        (
+            r"_ = workers.map(lambda i: print(f'\ritem {i}', end=''), [0, 0], chunk_size=1)",
+            "[gpus=0..1] item 0\n",
+        ),
+        (r"speakers.write.call('\r60%').get();", "[gpus=0..1] 60%\n"),
+        ("%monarch stop workers", "stopped workers: its 2 processes have ended\n"),
+    ]
+    for cell, text in cells:
+        shown = kernel.ok(cell)
+        assert shown.stdout == text, cell
+        assert all("by rank: `%monarch logs" in view for view in unfinished(shown)), cell
+    logged = [text for _, expected in cells for text in by_rank(expected).get(0, ())]
+    kernel.ok("import monarch_jupyter\nlines = monarch_jupyter.logs('workers', tail=1000).lines")
+    shown = kernel.value("[line.text for line in lines if line.rank == 0]")
+    assert ast.literal_eval(shown) == [text.removesuffix("\x1b[0m") for text in logged]
+
+
+def test_so_is_what_a_call_leaves_unfinished_after_its_cell_has_ended(
+    kernel: Kernel, tmp_path: Path
+) -> None:
+    kernel.ok("%monarch spawn workers gpus=1")
+    kernel.ok(f"{SPEAKER}\nactors = workers.spawn('actors', Background)")
+    path = gate(tmp_path)
+    first = kernel.ok(f"call = actors.bar.call({str(path)!r})\nprint('begun')")
+    assert "%" not in first.stdout, "its rank has not answered"
+    mine, theirs = later(kernel, first, f"open({str(path)!r}, 'w').close()\ncall.get()\nprint('x')")
+    assert mine == "x\n"
+    assert theirs == "[gpus=0] 100%\n"
+    assert kernel.ok("print('y')").stdout == "y\n"
+
+
+def test_bars_of_tqdm_are_one_line_a_rank_on_stderr(kernel: Kernel) -> None:
+    kernel.ok("%monarch spawn workers gpus=4")
+    bars = kernel.ok(
+        "%%monarch on workers\nfrom tqdm import tqdm\n"
+        "for _ in tqdm(range(200), bar_format='{desc}{percentage:.0f}%|{bar}|', ncols=20): pass\n"
+        "for _ in tqdm(range(9), desc='gone', leave=False): pass\n"
+        "left = tqdm(total=4, desc='left', bar_format='{desc} {n}', miniters=1, mininterval=0)\n"
+        "left.update(2);"
+    )
+    assert bars.stdout == ""
+    assert by_rank(bars.stderr) == {rank: ["100%|██████████████|", "left 2"] for rank in range(4)}
+    after = kernel.ok("%%monarch on workers\nleft.update(1);\nprint('after')")
+    assert after.stdout == "[gpus=0..3] after\n"
+    assert by_rank(after.stderr) == {rank: ["left 3"] for rank in range(4)}
 
 
 def test_a_line_without_carriage_returns_ends_with_its_call(kernel: Kernel) -> None:

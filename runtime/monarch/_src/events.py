@@ -88,8 +88,9 @@ class OutputLine(msgspec.Struct, frozen=True):
 
     `origin` is the number that the caller gave to the call which wrote the line, 0 if unknown. A
     line that is not `whole` has not ended yet: `text` is its beginning, or, if the rank has
-    `written_over` it like a progress bar, its present content. A line that is not `shown` goes into
-    stored output, but is not displayed.
+    `written_over` it like a progress bar, its present content. It is `answered` if the rank has
+    answered a call since: it may be overwritten further, or ends with this content. A line that is
+    not `shown` goes into stored output, but is not displayed.
     """
 
     mesh: str
@@ -102,6 +103,7 @@ class OutputLine(msgspec.Struct, frozen=True):
     whole: bool = True
     shown: bool = True
     written_over: bool = False
+    answered: bool = False
 
 
 class Output(msgspec.Struct, frozen=True):

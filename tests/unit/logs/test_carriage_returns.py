@@ -19,6 +19,8 @@ from monarch._src.logs.carriage_returns import shown
         ("\r 10%\r", " 10%"),
         ("12345\rab", "ab345"),
         ("12345\r\x1b[Kab", "ab"),
+        ("12345\rab   ", "ab"),
+        ("12\b\b3 ", "12\b\b3 "),
         ("\x1b[31mred\x1b[0m", "\x1b[31mred\x1b[0m"),
         ("50%\r\x1b[32m100%\x1b[0m", "\x1b[32m100%\x1b[0m"),
         ("\x1b[A\x1b[2Kup a line", "up a line"),
@@ -34,4 +36,5 @@ def test_it_is_what_a_terminal_has_in_that_row(states: list[str]) -> None:
     row: list[str] = []
     for state in states:
         row[: len(state)] = state
-    assert shown("\r".join(states)) == "".join(row)
+    seen = "".join(row)
+    assert shown("\r".join(states)) == (seen.rstrip(" ") if len(states) > 1 else seen)

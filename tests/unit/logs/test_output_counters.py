@@ -135,7 +135,7 @@ def test_a_bar_goes_on_over_several_calls(rank: Rank) -> None:
         rank.texts[1].write(f"\r {percent}%")
         assert rank.answers() == WROTE
         assert rank.lines() == []
-        assert rank.agent.streams[1].unfinished == (4, f" {percent}%")
+        assert rank.agent.streams[1].unfinished == (8, f" {percent}%")
     rank.texts[1].write("\r100%\n")
     rank.answers()
     assert rank.lines() == [(STDERR, "\r 10%\r 20%\r100%")]

@@ -243,20 +243,53 @@ def test_a_line_that_is_begun_is_seen_before_its_end(piped: Piped) -> None:
         (MARK % 3 + CUT, [], MARK % 3),
         (f"{MARK % 3}a{CUT}{MARK % 4}b{CUT}", [f"{MARK % 3}a", f"{MARK % 4}b"], ""),
         ("\r 10%" + CUT + "\r 20%", [], "\r 10%\r 20%"),
-        ("\r 10%" + CUT + "\r100%\nnext" + CUT, ["\r 10%\r100%", "next"], ""),
+        ("\r 10%" + CUT, [], "\r 10%" + CUT),
+        ("\r 10%" + CUT + CUT + "\r100%\nnext" + CUT, ["\r 10%\r100%", "next"], ""),
+        ("\r 10%" + CUT + "\nnext", ["\r 10%"], "next"),
+        ("\r 10%" + CUT + "next\n", ["\r 10%", "next"], ""),
+        ("next\r" + CUT + "over\n", ["next\rover"], ""),
+        ("\r|" + CUT + "\b/" + CUT, [], "\r|\b/" + CUT),
+        (f"{MARK % 3}\r 10%{CUT}{MARK % 4}", [], f"{MARK % 3}\r 10%{CUT}{MARK % 4}"),
+        (f"{MARK % 3}\r 10%{MARK % 4}\r 20%", [f"{MARK % 3}\r 10%"], f"{MARK % 4}\r 20%"),
+        (f"{MARK % 3}a{MARK % 4}b\n", [f"{MARK % 3}a", f"{MARK % 4}b"], ""),
+        (f"{MARK % 3}a{MARK % 4}{MARK % 3}b\n", [f"{MARK % 3}a{MARK % 3}b"], ""),
+        (f"{MARK % 3}a\nb{MARK % 3}c\n", [f"{MARK % 3}a", f"b{MARK % 3}c"], ""),
+        (f"\r 10%\r    \r{CUT}{MARK % 4}b\n", [f"{MARK % 4}b"], ""),
+        ("\x1emonarch-", [], "\x1emonarch-"),
+        ("\r\x1emonarch-", [], "\r\x1emonarch-"),
     ],
 )
-def test_an_answer_ends_a_line_that_is_begun(
+def test_an_answer_or_another_origin_ends_a_line_that_is_begun(
     piped: Piped, written: str, lines: list[str], rest: str
 ) -> None:
     for at in range(len(written)):  # wherever the reads happen to end
+        found: list[str] = []
         for half in (written[:at], written[at:]):
             piped.write(STDOUT, half)
-            found = piped.capture.read_all()
-            lines_so_far = [text for _, text in found]
-            assert all(text in lines for text in lines_so_far)
+            found += [text for _, text in piped.capture.read_all()]
+        assert found == lines
         assert piped.capture.streams[0].rest == rest
         piped.capture.streams[0].rest = ""
+        piped.capture.streams[0].origin = 0
+
+
+def test_a_state_tells_whether_its_rank_has_answered_and_is_one_line_in_the_end(
+    piped: Piped,
+) -> None:
+    out = piped.capture.streams[0]
+    for written, state in (
+        (f"{MARK % 3}\r 10%", (3, f"{MARK % 3} 10%")),
+        (CUT, (7, f"{MARK % 3} 10%")),
+        ("\r 20%", (3, f"{MARK % 3} 20%")),
+        (CUT + MARK % 4, (7, f"{MARK % 3} 20%")),
+        ("\r 30%", (3, f"{MARK % 4} 30%")),
+        ("\r    \r" + CUT, (7, MARK % 4)),
+    ):
+        piped.write(STDOUT, written)
+        piped.capture.read_all()
+        assert out.unfinished == state
+    piped.end(STDOUT)
+    assert piped.capture.read_all() == [], "nothing is left to see of it"
 
 
 def test_all_that_is_read_is_counted_where_its_writer_sees_it() -> None:

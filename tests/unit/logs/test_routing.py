@@ -39,6 +39,21 @@ def test_lines_are_held_for_one_window_and_what_is_written_over_ends_up_in_one()
     assert streams.on_lines(1, 1, [line(1, 1, "c")]) == ([line(1, 1, "c")], None)
 
 
+def test_of_a_line_that_is_written_over_a_window_has_the_last_state_behind_an_answer() -> None:
+    streams = Streams()
+    streams.set(1, [0, 1], Streaming(window_s=3.0))
+    states = [
+        OutputLine("m", "1", rank, {"gpus": rank}, "stdout", text, whole=False, answered=True)
+        for rank, text in ((0, "10 %"), (1, "10 %"), (0, "20 %"))
+    ]
+    assert streams.on_lines(1, 0, states[:1]) == ([], 3.0)
+    assert streams.on_lines(1, 1, states[1:2]) == ([], None)
+    assert streams.on_lines(1, 0, states[2:]) == ([], None)
+    assert streams.on_lines(1, 1, [line(1, 1, "100 %")]) == ([], None)
+    assert streams.due(1) == [line(1, 1, "100 %"), states[2]]
+    assert streams.due(1) == []
+
+
 _RULES = st.sampled_from([Streaming(), Streaming(shown=False), Streaming(window_s=1.0)])
 _PLACES = st.tuples(st.integers(1, 2), st.integers(0, 1))
 _STEPS = st.lists(

@@ -14,7 +14,7 @@ import io
 import re
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 from monarch._src.logs.output_counters import WRITTEN
@@ -22,8 +22,12 @@ from monarch._src.system.process import flush_c_stdout, line_buffer_c_stdout
 
 MARK = "\x1emonarch-origin:%d\x1e"
 CUT = "\x1emonarch-cut\x1e"
-"""Written when a rank answers: an unfinished line ends here, unless it is being overwritten."""
-_MARKS = re.compile("\x1emonarch-origin:([0-9]{1,19})\x1e")
+"""Written when a rank answers: an unfinished line ends here, unless it is overwritten further."""
+_MARK_HEAD = MARK.partition("%")[0]
+_MARKS = re.compile(f"{_MARK_HEAD}([0-9]{{1,19}})\x1e")
+_BEGUN_MARK = re.compile(f"{_MARK_HEAD}[0-9]{{1,19}}")
+_ANY_MARK = re.compile(f"{_MARK_HEAD}([0-9]{{1,19}})\x1e|{CUT}")
+_LAST_MARKS = re.compile(f"(?:{_MARK_HEAD}[0-9]{{1,19}}\x1e|{CUT})+$")
 
 
 class MarkedFile(io.FileIO):
@@ -147,30 +151,50 @@ def flush_all() -> None:
     flush_c_stdout()
 
 
-def cut(text: str) -> str:
-    """Replace each `CUT` by a line end if the line before it is unfinished, else remove it.
-
-    A line that is being overwritten does not end.
-    """
-    *heads, last = text.split(CUT)
-    whole = ""
-    for head in heads:
-        whole += head
-        begun = without_marks(whole[whole.rfind("\n") + 1 :])
-        if begun and "\r" not in begun:
-            whole += "\n"
-    return whole + last
-
-
 def without_marks(text: str) -> str:
-    """The text without its marks."""
-    return _MARKS.sub("", text) if "\x1e" in text else text
+    """The text without its marks, those of answers included."""
+    return _ANY_MARK.sub("", text) if "\x1e" in text else text
+
+
+def split_at_marks(text: str) -> Iterator[tuple[int | None, str]]:
+    """The text in pieces: each the origin, if a mark precedes it, and a text or a `CUT`.
+
+    The last piece is a text.
+    """
+    first, *parts = _ANY_MARK.split(text)
+    yield None, first
+    for origin, piece in zip(parts[::2], parts[1::2], strict=True):
+        if origin is None:
+            yield None, CUT
+            yield None, piece
+        else:
+            yield int(origin), piece
+
+
+def split_last_marks(text: str) -> tuple[str, str]:
+    """The text up to the marks at its end, and these marks, which no output follows yet."""
+    last = _LAST_MARKS.search(text) if "\x1e" in text else None
+    return (text, "") if last is None else (text[: last.start()], last[0])
+
+
+def incomplete_mark(text: str) -> str:
+    """The beginning of a mark with which a text without marks ends; empty if there is none."""
+    at = text.rfind("\x1e")
+    end = text[at:] if at >= 0 else ""
+    is_one = CUT.startswith(end) or _MARK_HEAD.startswith(end) or _BEGUN_MARK.fullmatch(end)
+    return end if is_one else ""
 
 
 def last_mark(text: str) -> str:
     """The last mark in the text; empty if there is none."""
     found = _MARKS.findall(text) if "\x1e" in text else []
     return MARK % int(found[-1]) if found else ""
+
+
+def last_origin(text: str, before: int) -> int:
+    """The origin at the end of a text, if it is `before` at its beginning."""
+    found = _MARKS.findall(text) if "\x1e" in text else []
+    return int(found[-1]) if found else before
 
 
 class OriginReader:

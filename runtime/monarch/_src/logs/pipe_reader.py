@@ -1,9 +1,9 @@
 """Read the pipes of one proc and split them into lines. No threads; the agent's loop drives it.
 
 The agent reads the pipes, outside the process, so the last line before a crash arrives. A line is
-delivered when it ends, reaches 64 KiB, when its rank answers a call, or when its pipe ends. A line
-that is overwritten, as by a progress bar, stays one line in all of these cases. `unfinished` gives
-the current state of an incomplete line.
+delivered when it ends (`logs.line_ends` has the rules), reaches 64 KiB, or when its pipe ends. A
+line that is overwritten, as by a progress bar, stays one line. `unfinished` gives the current state
+of an incomplete line.
 """
 
 from __future__ import annotations
@@ -14,11 +14,19 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from monarch._src.logs.carriage_returns import shown
-from monarch._src.logs.line_origin import CUT, cut, last_mark, without_marks
+from monarch._src.logs.carriage_returns import is_blank, shown
+from monarch._src.logs.line_ends import end_lines
+from monarch._src.logs.line_origin import (
+    CUT,
+    last_mark,
+    last_origin,
+    split_last_marks,
+    without_marks,
+)
 
 STDOUT, STDERR = 1, 2
-WRITTEN_OVER, BEGUN = 2, 4  # added to the number of a stream for an unfinished line
+# Added to the number of a stream for an unfinished line.
+WRITTEN_OVER, BEGUN, ANSWERED = 2, 4, 6
 LONGEST = 1 << 16
 TAIL = 50
 _CHUNK = 1 << 16
@@ -56,7 +64,8 @@ class Stream:
     decoder: codecs.IncrementalDecoder = field(
         default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace")
     )
-    rest: str = ""
+    rest: str = ""  # the unfinished line, with marks
+    origin: int = 0  # at the beginning of `rest`
     tally: Tally = field(default_factory=NoTally)
 
     @property
@@ -67,10 +76,13 @@ class Stream:
     @property
     def unfinished(self) -> tuple[int, str] | None:
         """The number and current text of the unfinished line; None if there is none."""
-        if not self.rest or not (text := without_marks(self.rest)):
+        line, marks = split_last_marks(self.rest)
+        if not line or not (text := without_marks(line)):
             return None
-        kind = WRITTEN_OVER if self.is_written_over else BEGUN
-        return self.number + kind, last_mark(self.rest) + shown(text)
+        kind = BEGUN
+        if self.is_written_over:
+            kind = ANSWERED if CUT in marks else WRITTEN_OVER
+        return self.number + kind, last_mark(line) + shown(text)
 
     def read(self, most: int = MOST) -> tuple[list[str], bool]:
         """Read all complete lines available now; also return whether the pipe has ended.
@@ -92,17 +104,23 @@ class Stream:
             self.tally.end(len(data))
             most -= len(data)
             if not data:
-                last, self.rest = self.rest + self.decoder.decode(b"", True), ""
-                return (lines + _cut(last) if without_marks(last) else lines), True
+                last, _ = split_last_marks(self.rest + self.decoder.decode(b"", True))
+                self.rest = ""
+                text = without_marks(last)
+                return (lines + _cut(last) if text and not is_blank(text) else lines), True
             text = self.rest + self.decoder.decode(data)
-            *whole, rest = (cut(text) if CUT in text else text).split("\n")
+            *whole, rest = end_lines(text, self.origin).split("\n")
             for line in whole:
                 lines += _cut(line)
             if "\r" in rest and len(rest) > LONGEST:
                 # A progress bar that never ends its line is still one line.
-                rest = f"{last_mark(rest)}\r{shown(without_marks(rest))}"
+                line, marks = split_last_marks(rest)
+                rest = f"{last_mark(line)}\r{shown(without_marks(line))}{marks}"
             *pieces, self.rest = _cut(rest)
             lines += pieces
+            if "\x1e" in text:
+                for line in (*whole, *pieces):
+                    self.origin = last_origin(line, self.origin)
         return lines, False
 
     def close(self) -> None:

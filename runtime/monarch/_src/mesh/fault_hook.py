@@ -1,4 +1,4 @@
-"""Failures that no supervisor handled, and the output of ranks, at the client.
+"""Failures that no supervisor handled, at the client.
 
 Runs in: the client. The hook runs on a thread of its own, so it may block.
 """
@@ -11,14 +11,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import NoReturn, TextIO
+from typing import NoReturn
 
 from monarch._src.actor.runtime import Runtime
 from monarch._src.errors import SupervisionError
-from monarch._src.events import Output, OutputLine, bus
 from monarch._src.failures.report import MeshFailure
 from monarch._src.mesh.client import leave
 from monarch._src.net.local.waitable import RuntimeEnded
@@ -112,70 +111,3 @@ def _leave() -> NoReturn:
         with suppress(OSError, ValueError):
             stream.flush()
     os._exit(1)
-
-
-def forward_output(wanted: Callable[[], bool]) -> Callable[[], None]:
-    """Write the output of ranks to this program's streams, tagged. Returns how to stop it."""
-
-    streams = _Streams()
-
-    def show(output: Output) -> None:
-        if not wanted():
-            return
-        # A line that its rank still overwrites, such as a progress bar, comes whole in the end.
-        lines = [line for line in output.lines if line.shown and not line.written_over]
-        try:
-            if output.gathered:
-                for stream, text in _folded(lines):
-                    streams.write(None, stream, text, whole=True)
-            else:
-                for line in lines:
-                    place = (line.mesh_uid, line.rank)
-                    streams.write(place, *_tagged(line), whole=line.whole)
-        except (OSError, ValueError):
-            return  # the program has closed its streams
-
-    return bus.subscribe(Output, show)
-
-
-class _Streams:
-    """This program's own streams, where a line of one rank may be unfinished."""
-
-    def __init__(self) -> None:
-        self._begun: tuple[tuple[str, int] | None, TextIO] | None = None
-        self._text = ""
-
-    def write(self, rank: tuple[str, int] | None, stream: str, text: str, *, whole: bool) -> None:
-        """Write a line, or an unfinished one as far as it goes, without repeating its beginning."""
-        target = sys.stderr if stream == "stderr" else sys.stdout
-        begun = self._begun
-        goes_on = (
-            begun is not None and begun[0] == rank and begun[1] is target
-            and text.startswith(self._text)
-        )  # fmt: skip
-        if begun is not None and not goes_on and not begun[1].closed:
-            begun[1].write("\n")
-            begun[1].flush()
-        self._begun = None if whole else (rank, target)
-        target.write((text[len(self._text) :] if goes_on else text) + ("\n" if whole else ""))
-        self._text = text
-        target.flush()
-
-
-def _tagged(line: OutputLine) -> tuple[str, str]:
-    at = ", ".join(f"{dim}={i}" for dim, i in line.point.items())
-    tag = f"{line.mesh} {at}" if at else line.mesh
-    return line.stream, f"[{tag}] {line.text}"
-
-
-def _folded(lines: Sequence[OutputLine]) -> Iterator[tuple[str, str]]:
-    """Each distinct line of a mesh once, at its first place, with the number of equal lines."""
-    equal: dict[tuple[str, str, str], list[OutputLine]] = {}
-    for line in lines:
-        equal.setdefault((line.mesh_uid, line.stream, line.text), []).append(line)
-    for same in equal.values():
-        if len(same) == 1:
-            yield _tagged(same[0])
-        else:
-            one, ranks = same[0], len({line.rank for line in same})
-            yield one.stream, f"[{one.mesh} {len(same)} lines of {ranks} ranks] {one.text}"

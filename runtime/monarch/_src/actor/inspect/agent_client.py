@@ -287,7 +287,8 @@ class AgentClient:
                     text,
                     origin,
                     number < 3,
-                    written_over=number in (3, 4),
+                    written_over=number in (3, 4, 7, 8),
+                    answered=number > 6,
                 )
             )
         if self.output_filter is not None:

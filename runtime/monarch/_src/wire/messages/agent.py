@@ -227,8 +227,9 @@ class Snapshotted(Message, tag=24):
 class OutputLines(Message, tag=25):
     """Lines of one rank: pairs of stream (1 stdout, 2 stderr) and text, which may contain marks.
 
-    Streams 3 and 4: the present text of a line of stdout or stderr that the rank writes over; 5 and
-    6: the beginning of a line that has not ended yet.
+    Streams 3 and 4: the present text of a line of stdout or stderr that the rank writes over; 7 and
+    8: the same, and the rank has answered since; 5 and 6: the beginning of a line that has not
+    ended yet.
     """
 
     mesh: int
