@@ -62,6 +62,30 @@ def test_a_death_is_told_once_and_the_map_goes_on(kernel: Kernel, tmp_path: Path
 
 def test_a_function_finds_names_that_a_cell_has_bound_on_the_rank(kernel: Kernel) -> None:
     kernel.ok("%monarch spawn workers gpus=2")
-    kernel.ok("%%monarch on workers\nonly_there = 40\nboth = 'there'")
-    kernel.ok("both = 1\ndef add(item):\n    return only_there + both + item")
-    assert kernel.value("workers.map(add, [1, 2])") == "[42, 43]"
+    kernel.ok("%%monarch on workers\nonly_there = 40\nboth = 2")
+    kernel.ok(
+        "import numpy as np\nboth = 1\nX, weights = np.arange(8), np.ones(3)\n"
+        "workers.scatter(X=X)\nworkers.push(weights=weights)\n"
+        "def scaled(x): return x\n"
+        "def sweep(item): return int(only_there + both + scaled(len(X)) + weights.sum() + item)"
+    )
+    mapped = "sorted(workers.map(sweep, [0, 0]))"
+    first = kernel.ok(mapped)
+    assert first.result["text/plain"] == "[49, 49]"
+    (line,) = first.stderr.splitlines()
+    assert line == (
+        "sweep uses both and X of the ranks of workers, which differ from those of this program; "
+        "to use this program's, call workers.push(both=both, X=X) or rename them here"
+    )
+    again = kernel.ok(mapped)
+    assert (again.result["text/plain"], again.stderr) == ("[49, 49]", ""), "it is said once"
+    # The helpers of a function are those of the notebook, though a cell on ranks was run before.
+    kernel.ok("%%monarch on workers\ndef scaled(x): return -x")
+    kernel.ok("def scaled(x): return 100 * x")
+    helper = kernel.ok(mapped)
+    assert helper.result["text/plain"] == "[445, 445]"
+    assert helper.stderr.startswith("sweep uses scaled of this program, which differs from")
+    # The remedies: the notebook's value is pushed, and another name is used.
+    kernel.ok("workers.push(both=both, X=X)\ndel weights")
+    assert kernel.ok(mapped).result["text/plain"] == "[844, 844]"
+    assert kernel.ok(mapped).stderr == ""

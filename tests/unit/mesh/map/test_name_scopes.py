@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from monarch._src.mesh.map.name_conflicts import Conflicts
 from monarch._src.mesh.map.name_scopes import bind, scopes_of
+from monarch._src.wire.pickling import main_names
 
 # As on a rank, where code by value has globals of its own.
 MAIN = {"__name__": "__main__"}
@@ -129,10 +131,42 @@ def test_each_part_is_searched_with_its_own_globals() -> None:
     assert len(scopes_of(outer["outer"])) == 2
 
 
-def test_a_name_that_came_with_the_code_is_kept() -> None:
-    scope = defined("def plain(x): return x * factor", factor=2)
-    bind(scope["plain"], {"factor": 10})
-    assert scope["plain"](3) == 6
+def test_data_of_the_rank_counts_and_code_that_came_along_does() -> None:
+    scope = defined(
+        "import functools\n"
+        "def helper(x): return x * factor\n"
+        "@functools.cache\n"
+        "def cached(x): return x * factor\n"
+        "class Made: pass\n"
+        "def plain(x): return helper(x), cached(x), Made, functools, factor, same, _\n",
+        factor=2, same=[1, "a"], _=4,
+    )  # fmt: skip
+    made = scope["Made"]
+    of_rank = defined(
+        "def helper(x): return -x\ndef cached(x): return -x\nclass Made: pass\n"
+        "import json as functools"
+    )
+    conflicts = bind(scope["plain"], {**of_rank, "factor": 10, "same": [1, "a"], "_": 5})
+    assert scope["plain"](3) == (30, 30, made, functools, 10, [1, "a"], 4)
+    assert conflicts.of_rank == ["factor"]
+    assert sorted(conflicts.of_sender) == ["Made", "cached", "functools", "helper"]
+
+
+def test_what_an_earlier_message_has_left_in_main_is_no_name_of_the_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    main = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setattr(main_names, "_entered", {})
+    earlier = defined("def helper(x): return -x")["helper"]
+    main_names.enter("helper", earlier)
+    scope = defined("def helper(x): return x\ndef plain(x): return helper(x)")
+    conflicts = bind(scope["plain"], vars(main))
+    assert scope["plain"](3) == 3
+    assert conflicts == Conflicts()
+    lacking = defined("def plain(x): return helper(x)")
+    bind(lacking["plain"], vars(main))
+    assert lacking["plain"](3) == -3
 
 
 def test_a_later_value_counts_unless_the_code_has_bound_the_name_itself() -> None:

@@ -45,6 +45,7 @@ from monarch._src.mesh.map.calls import (
     RankLost,
 )
 from monarch._src.mesh.map.deaths import HandledDeaths
+from monarch._src.mesh.map.name_conflicts import Conflicts
 from monarch._src.mesh.map.open_maps import OpenMap
 from monarch._src.mesh.map.parcels import (
     Parcel,
@@ -64,6 +65,8 @@ ENDING = "monarch-map-end"
 """The name of the thread that ends a map whose results are no longer wanted."""
 LONGEST_ITEM = 60  # characters of the text of an item
 STOP_S = 5.0  # how long the end of a map waits for its actors
+# By mesh and name of the function: the names whose conflicts were told.
+_told: dict[tuple[int, str], set[str]] = {}
 
 Result = tuple[int, Any]
 """The place of an item, and its value; with `on_error="collect"`, or its error."""
@@ -186,30 +189,41 @@ class MapRun:
     def _on_answered(self, answer: ChunkAnswered) -> Sequence[Result]:
         chunk = answer.chunk
         try:
-            values, parcels, classes, failures, seconds, begun = cast(Answer, answer.read())
+            done = cast(Answer, answer.read())
         except ActorError:
             raise  # of no item: the call was cancelled
         except Exception as unreadable:  # all parcels are readable, so this is every item's
             self._schedule.on_done(chunk, 0.0)
             return [self._failed(at, self._error_here(at, chunk.rank, unreadable))
                     for at in chunk.items]  # fmt: skip
-        if failures and failures[0][0] == ALL and len(chunk.items) > 1:
+        self._warn_of(Conflicts(*done.conflicts))
+        if done.failures and done.failures[0][0] == ALL and len(chunk.items) > 1:
             self._schedule.on_split(chunk)
             return []
-        results = list(zip(chunk.items, values, strict=False))
-        for at, packed in failures:
+        results = list(zip(chunk.items, done.values, strict=False))
+        for at, packed in done.failures:
             index = chunk.items[max(at, 0)]
             failed = self._failed(index, self._item_error(index, packed))
             results[max(at, 0) : at + 1] = [failed]
-        shared = UnwrappedClasses(classes)
-        for at in parcels:
+        shared = UnwrappedClasses(done.classes)
+        for at in done.parcels:
             index = chunk.items[at]
             try:
-                results[at] = (index, _read_value(values[at], shared))
+                results[at] = (index, _read_value(done.values[at], shared))
             except Exception as error:
                 results[at] = self._failed(index, self._error_here(index, chunk.rank, error))
-        self._schedule.on_done(chunk, seconds, begun)
+        self._schedule.on_done(chunk, done.seconds, done.begun)
         return results
+
+    def _warn_of(self, conflicts: Conflicts) -> None:
+        """Tell of names that have other values on the ranks, each once for a mesh and function."""
+        procs, function = self._target.procs, self._arguments.name
+        told = _told.setdefault((procs.uid, function), set())
+        fresh = [[name for name in names if name not in told]
+                 for names in (conflicts.of_rank, conflicts.of_sender)]  # fmt: skip
+        told.update(*fresh)
+        for text in Conflicts(*fresh).texts(function, procs.name):
+            log.warning("%s", text)
 
     def _on_unsent(self, unsent: ChunkUnsent) -> Sequence[Result]:
         chunk = unsent.chunk

@@ -46,8 +46,9 @@ class MapsItems:
         that was running at the deaths of three ranks is not tried again.
 
         The function and the variables that it uses travel to each rank once. It also finds names
-        that `push` or a cell has bound on the rank, and so does the program's code that it wraps or
-        calls. It may be `async def`.
+        that `push`, `scatter` or a cell has bound on the rank, and so does the program's code that
+        it wraps or calls. Where both have a name, data of the rank and functions, classes and
+        modules of the program count; a warning names variables that differ. It may be `async def`.
 
         Args:
             items: read to the end before the first is sent. Large ones travel as arguments do.

@@ -2,7 +2,9 @@
 
 The rule. Code that was written in `__main__`, in a script or cell, arrives by value, with globals
 of its own that hold the names it used at the sender. These globals get every name of the rank's
-`__main__` that they lack, as if the code had been run there. Code of a module of the program gets
+`__main__`, as if the code had been run there. Where they have such a name already,
+`name_conflicts` decides which value counts; a function or class that an earlier message has left on
+the rank is no name of the rank's own, and does not. Code of a module of the program gets
 only the names that it uses and would not find, neither in its module nor among the builtins, so
 that a pushed `type` changes no module. The globals of code belong to the module that their
 `__name__` and `__file__` tell, not to the `__module__` of a function, which decorators copy. No
@@ -11,8 +13,8 @@ runtime, be it a module or a copy that came by value. The code of a callable is 
 whatever wraps it: `__wrapped__`, bound methods, partials, closures, defaults, attributes,
 registries such as those of `singledispatch`, and the members of the user's classes; and through
 the names by which the user's code refers to further code. Of a container, the search looks at 1000
-items. It runs no code of the user. A name that was bound here for an earlier map is bound anew,
-unless the code has changed it.
+items. It runs no code of the user, but for comparisons. A name that was bound here for an earlier
+map is bound anew, unless the code has changed it.
 """
 
 from __future__ import annotations
@@ -38,12 +40,15 @@ from typing import Any, cast
 
 import msgspec
 
+from monarch._src.mesh.map.name_conflicts import Conflicts
 from monarch._src.system.program_modules import is_of_the_program
+from monarch._src.wire.pickling import main_names
 from monarch._src.wire.pickling.main_names import MAIN
 
 MOST_ITEMS = 1000  # of one container; a program may hold long lists of data
 _BOUND = "__monarch_bound__"  # in globals: the names that were bound here, with their values
 _NOTHING = object()
+_OF_SHELL = ("_", "get_ipython")  # every interactive session has its own
 _CONTAINERS = (list, tuple, set, frozenset, dict, MappingProxyType)
 _OF_CODE = (FunctionType, MethodType, property, staticmethod, classmethod)
 _METHODS_IN_C = (BuiltinFunctionType, MethodWrapperType)
@@ -56,21 +61,30 @@ class Scope(msgspec.Struct):
     names: set[str] | None
 
 
-def bind(function: object, names: Mapping[str, Any]) -> None:
-    """Let the code of a callable use these names of `__main__`, by the rule of this module."""
+def bind(function: object, names: Mapping[str, Any]) -> Conflicts:
+    """Let the code of a callable use these names of `__main__`, by the rule of this module.
+
+    Returns the names that both have with different values.
+    """
+    conflicts = Conflicts()
     given = {name: value for name, value in names.items() if not name.startswith("__")}
-    if not given:
-        return
     for scope in scopes_of(function):
         bound: dict[str, Any] = scope.globals.get(_BOUND, {})
         for name, value in given.items():
             if scope.names is not None and (name not in scope.names or hasattr(builtins, name)):
                 continue
-            if name in scope.globals and scope.globals[name] is not bound.get(name, _NOTHING):
-                continue
+            own = scope.globals.get(name, _NOTHING)
+            if own is not _NOTHING and own is not bound.get(name, _NOTHING):
+                if scope.names is not None or name in bound:
+                    continue  # it is a module's, or the code has changed it
+                if name in _OF_SHELL or main_names.is_entered(name, value):
+                    continue
+                if not conflicts.add(name, value, own):
+                    continue
             scope.globals[name] = bound[name] = value
         if bound:
             scope.globals[_BOUND] = bound
+    return conflicts
 
 
 def scopes_of(function: object) -> list[Scope]:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from time import monotonic
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from msgspec.structs import replace
 
@@ -22,6 +22,7 @@ from monarch._src.actor.run.running_calls import CallAborted
 from monarch._src.actor.runtime import runtime
 from monarch._src.failures.report import RankFailure
 from monarch._src.mesh.map import name_scopes
+from monarch._src.mesh.map.name_conflicts import Conflicts
 from monarch._src.mesh.map.parcels import (
     Parcel,
     payload_of,
@@ -36,14 +37,21 @@ from monarch._src.wire.pickling.pickler import SharedClasses, is_plain
 if TYPE_CHECKING:
     import asyncio
 
-Answer: TypeAlias = "tuple[list[Any], list[int], list[Parcel], list[tuple[int, bytes]], float, int]"
-"""The answer for a chunk.
-
-Its values; the places of those that are parcels; the classes that these share; the items that
-failed, each with its failure; how many seconds it took; how many of its items were begun.
-"""
 ALL = -1
 """The place of a failure that all items of a chunk share, since they could not be rebuilt."""
+NamePair: TypeAlias = "tuple[list[str], list[str]]"
+
+
+class Answer(NamedTuple):
+    """The answer for a chunk."""
+
+    values: list[Any]
+    parcels: list[int]  # the places of values that are parcels
+    classes: list[Parcel]  # that these share
+    failures: list[tuple[int, bytes]]  # the items that failed, and their failures
+    seconds: float  # that it took
+    begun: int  # how many of its items were begun
+    conflicts: NamePair  # the fields of the `Conflicts` of names; in a rank's first answer
 
 
 class Map(Actor):
@@ -61,7 +69,7 @@ class Map(Actor):
         self._longest_s = longest_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._cell = runtime().cells[context().actor_instance.actor_id.uid]
-        name_scopes.bind(function, vars(sys.modules[MAIN]))
+        self._conflicts = name_scopes.bind(function, vars(sys.modules[MAIN]))
 
     @endpoint
     def run(self, items: list[Any] | None, parcel: Parcel | None = None) -> Answer:
@@ -83,8 +91,8 @@ class Map(Actor):
         except BaseException as error:
             self._raise_if_cancelled(error)
             assert parcel is not None
-            failed = (ALL, _packed(_unreadable_item(parcel, error)))
-            return [], [], [], [failed], 0.0, 1
+            failure = (ALL, _packed(_unreadable_item(parcel, error)))
+            return Answer([], [], [], [failure], 0.0, 1, self._new_conflicts())
         values: list[Any] = []
         parcels: list[int] = []
         failures: list[tuple[int, bytes]] = []
@@ -108,8 +116,12 @@ class Map(Actor):
                 if self._stops_at_error:
                     break
             values.append(value)
-        seconds = monotonic() - began_at
-        return values, parcels, wrapped_classes(shared), failures, seconds, begun
+        seconds, classes = monotonic() - began_at, wrapped_classes(shared)
+        return Answer(values, parcels, classes, failures, seconds, begun, self._new_conflicts())
+
+    def _new_conflicts(self) -> NamePair:
+        found, self._conflicts = self._conflicts, Conflicts()
+        return found.of_rank, found.of_sender
 
     def _raise_if_cancelled(self, error: BaseException) -> None:
         """Raise the error if the call of the chunk was cancelled, so that the chunk ends.

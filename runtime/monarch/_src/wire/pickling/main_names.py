@@ -39,6 +39,11 @@ def enter(name: str, value: object) -> None:
     names[name] = _entered[name] = value
 
 
+def is_entered(name: str, value: object) -> bool:
+    """Whether a name has that value because it came by value, not by code of the user."""
+    return _entered is not None and name in _entered and _entered[name] is value
+
+
 def has(value: Any) -> bool:
     """Whether `__main__` in this process has that very class or function under its own name.
 
