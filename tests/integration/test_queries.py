@@ -404,7 +404,7 @@ def test_an_error_of_a_query_is_that_of_duckdb_on_the_command_line(
     assert "LINE 1: SELECT nope FROM procs\n               ^^^^\n" in err
     status, out, err = run(own_base_directory, "COPY procs TO '/tmp/x'")
     assert (status, out) == (1, "")
-    assert err == "monarch query: only SELECT, SHOW and DESCRIBE are run here, not COPY\n"
+    assert err == "monarch query: only SELECT, SHOW, DESCRIBE and SUMMARIZE are run here, not COPY\n"
 
 
 def test_missing_rows_are_named_on_stderr_with_a_status(

@@ -47,7 +47,7 @@ def test_a_cell_without_a_query_and_a_line_are_refused(kernel: Kernel) -> None:
     said = kernel.refused("%%monarch sql --timeout soon\nFROM procs")
     assert said == "--timeout soon: give seconds, from 0 to 1000000"
     said = kernel.refused("%%monarch sql\nCOPY procs TO 'x'")
-    assert said == "only SELECT, SHOW and DESCRIBE are run here, not COPY"
+    assert said == "only SELECT, SHOW, DESCRIBE and SUMMARIZE are run here, not COPY"
 
 
 def test_tables_and_columns_complete_in_the_cell(kernel: Kernel) -> None:

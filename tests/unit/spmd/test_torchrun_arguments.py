@@ -40,14 +40,31 @@ def test_the_time_for_a_shutdown_is_torchs(monkeypatch: pytest.MonkeyPatch) -> N
         parse_arguments(["train.py"])
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "option", "says"),
+    [
+        ("PET_NODE_RANK", "1", "--node_rank=2", "is not supported: the ranks"),
+        ("PET_NPROC_PER_NODE", "many", "--nproc-per-node=many", "'many' is neither"),
+        ("PET_MAX_RESTARTS", "-1", "--max-restarts=-1", "-1 is not a number"),
+        ("PET_MAX_RESTARTS", "x", "--max_restarts=x", ": invalid int value"),
+        ("PET_MASTER_PORT", "70000", "--master-port=70000", "70000 is not a port"),
+        ("PET_SIGNALS_TO_HANDLE", "SIGNO", "--signals-to-handle=SIGNO", "SIGNO"),
+    ],
+)
 def test_a_refusal_names_the_variable_that_an_option_came_from(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, option: str, says: str
 ) -> None:
-    monkeypatch.setenv("PET_NODE_RANK", "1")
-    with pytest.raises(TorchrunArgumentError, match="PET_NODE_RANK is not supported: the ranks"):
-        parse_arguments(["train.py"])
-    with pytest.raises(TorchrunArgumentError, match="--node-rank is not supported: the ranks"):
-        parse_arguments(["--node_rank=2", "train.py"])
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(TorchrunArgumentError) as of_variable:
+        parse_arguments(["train.py", option])  # this one is the script's
+    assert variable in str(of_variable.value)
+    assert says in str(of_variable.value)
+    typed = option.partition("=")[0].replace("_", "-")
+    assert typed not in str(of_variable.value)
+    with pytest.raises(TorchrunArgumentError, match=says) as of_option:
+        parse_arguments([option, "train.py"])
+    assert typed in str(of_option.value)
+    assert "PET_" not in str(of_option.value)
 
 
 def test_options_about_the_rendezvous_have_no_effect() -> None:

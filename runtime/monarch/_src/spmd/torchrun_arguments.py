@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
@@ -38,6 +39,7 @@ SHUTDOWN_S = 30
 INTERRUPT_S = 5
 """The same after an interrupt of a program or a cell, where a person waits."""
 _SHUTDOWN_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+_OPTIONS = re.compile(r"--\w[\w-]*(?:/--\w[\w-]*)*")
 _DEVICES = ("auto", "gpu", "cpu", "xpu")
 
 
@@ -88,21 +90,26 @@ def parse_arguments(
     run: Any = import_module("torch.distributed.run")
     parser: Any = run.get_args_parser()
     parser.prog = prog
+    words = list(arguments)
+    end = _end_of_options(parser, words)
+    if script is not None:
+        words[end : end + (words[end : end + 1] == ["--"])] = [script]
+    try:
+        return _launch(run, parser, words, prog)
+    except TorchrunArgumentError as error:
+        raise TorchrunArgumentError(_by_origin(str(error), words[:end])) from None
 
+
+def _launch(run: Any, parser: Any, words: Sequence[str], prog: str) -> Launch:
     def fail(message: str) -> NoReturn:
         raise TorchrunArgumentError(f"{prog}: {message}")
 
     parser.error = fail
-    words = list(arguments)
-    if script is not None:
-        at = _end_of_options(parser, words)
-        words[at : at + (words[at : at + 1] == ["--"])] = [script]
     parsed = parser.parse_args(words)
     for name, remedy in _REFUSED.items():
         if getattr(parsed, name, None) != parser.get_default(name):
-            raise TorchrunArgumentError(
-                f"{prog}: {_origin(name, words)} is not supported: {remedy}"
-            )
+            option = f"--{name.replace('_', '-')}"
+            raise TorchrunArgumentError(f"{prog}: {option} is not supported: {remedy}")
     given_port = parsed.master_port is not None
     given_addr = parsed.master_addr != parser.get_default("master_addr")
     if given_addr and not given_port:
@@ -207,11 +214,19 @@ def _restarts(count: int, prog: str) -> int:
     return count
 
 
-def _origin(name: str, words: Sequence[str]) -> str:
-    """The option as it was given, or the variable of torch that has given it."""
-    option, variable = f"--{name.replace('_', '-')}", f"PET_{name.upper()}"
-    typed = any(word.replace("_", "-").startswith(option) for word in words)
-    return variable if not typed and variable in os.environ else option
+def _by_origin(refusal: str, options: Sequence[str]) -> str:
+    """The refusal, with torch's variable for each option that a variable gave."""
+    words = (word.partition("=")[0].replace("_", "-") for word in options)
+    typed = tuple(word for word in words if len(word) > 2 and word.startswith("--"))  # or a prefix
+
+    def origin(found: re.Match[str]) -> str:
+        option = found.group().partition("/")[0].replace("_", "-")  # argparse names both spellings
+        variable = "PET_" + option.removeprefix("--").replace("-", "_").upper()
+        if variable not in os.environ or any(option.startswith(word) for word in typed):
+            return found.group()
+        return variable
+
+    return _OPTIONS.sub(origin, refusal)
 
 
 def _command(parsed: Any, prog: str) -> tuple[str, ...]:

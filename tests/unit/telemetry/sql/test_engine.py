@@ -95,6 +95,35 @@ def test_a_wrong_query_is_refused_with_the_text_of_duckdb_and_a_caret(
     assert lines[-1].strip().startswith(caret)
 
 
+NO_SELECT = [
+    ("copy procs TO 'x'", "not COPY"),
+    ("  -- SET\n begin", "not BEGIN"),
+    ("/* é */ RESET memory_limit", "not RESET"),
+    ("INSTALL httpfs", "not INSTALL"),
+    ("CHECKPOINT", "not CHECKPOINT"),
+    ("COMMENT ON TABLE procs IS 'SELECT'", "not COMMENT"),
+    ("UPDATE EXTENSIONS", "not UPDATE"),
+    ('WITH x AS (SELECT 1 AS "UPDATE") INSERT INTO procs (rank) FROM x', "not INSERT"),
+    ("PIVOT procs ON state USING count(*) GROUP BY mesh", "PIVOT procs ON state IN ('idle'"),
+    ("WITH p AS (PIVOT procs ON state USING count(*)) FROM p", "PIVOT is run here with"),
+    ("SELECT 1; SELECT 2", "give one query, not 2"),
+]
+
+
+@pytest.mark.parametrize(("statement", "says"), NO_SELECT)
+def test_a_refusal_names_a_word_of_the_query(engine: Engine, statement: str, says: str) -> None:
+    with pytest.raises(QueryError) as raised:
+        engine.needs(statement)
+    assert says in str(raised.value)
+
+
+def test_the_offered_pivot_runs(engine: Engine) -> None:
+    sql = "PIVOT procs ON state IN ('idle', 'busy') USING count(*) GROUP BY mesh"
+    assert {"mesh", "state"} <= set(engine.needs(sql)["procs"].columns)
+    found = engine.run(sql, {"procs": {"state": ["idle", "idle"], "mesh": ["a", "a"]}})
+    assert (found.columns, found.rows) == (("mesh", "idle", "busy"), (("a", 2, 0),))
+
+
 def test_an_error_while_it_runs_leaves_the_engine_usable(engine: Engine) -> None:
     with pytest.raises(QueryError, match="Could not convert string"):
         engine.run("SELECT mesh::BIGINT FROM procs", {"procs": {"mesh": ["x"]}})

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ SETTINGS = (
     "SET enable_external_access = false",
     "SET lock_configuration = true",
 )
+_CHANGES = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
+_WORD = re.compile(rb"\w+")
 _FIRST_MARK = 0xE000  # of the private use area of Unicode, which text rarely has
 
 
@@ -178,11 +181,41 @@ def check_select(duckdb: Any, sql: str) -> None:
     statements = duckdb.extract_statements(sql)
     if len(statements) != 1:
         raise QueryError(f"give one query, not {len(statements)}")
-    if statements[0].type != duckdb.StatementType.SELECT:
-        kind = statements[0].type.name
-        raise QueryError(f"only SELECT, SHOW and DESCRIBE are run here, not {kind}")
+    if not _is_select(duckdb, statements[0]):
+        raise QueryError(_refusal(_keywords(duckdb, sql)))
     if statements[0].named_parameters:
         raise QueryError("a query here has no parameters; write the values into it")
+
+
+def _is_select(duckdb: Any, statement: Any) -> bool:
+    try:
+        return statement.type == duckdb.StatementType.SELECT
+    except ValueError:  # a type that the package has no name for
+        return False
+
+
+def _refusal(keywords: Sequence[str]) -> str:
+    """Why a statement that is no SELECT is not run, in words of its text."""
+    if "PIVOT" in keywords:  # two statements for DuckDB, and the first one makes a type
+        return (
+            "PIVOT is run here with the values of its column only, such as "
+            "PIVOT procs ON state IN ('idle', 'busy') USING count(*)"
+        )
+    kind = keywords[0] if keywords else "this"
+    if kind == "WITH":  # a change follows it
+        kind = next((word for word in keywords if word in _CHANGES), kind)
+    return f"only SELECT, SHOW, DESCRIBE and SUMMARIZE are run here, not {kind}"
+
+
+def _keywords(duckdb: Any, sql: str) -> list[str]:
+    """The keywords of a text, in capitals, without those of comments and of quoted names."""
+    text = sql.encode()  # positions count bytes
+    found = (
+        _WORD.match(text, position)
+        for position, kind in duckdb.tokenize(sql)
+        if kind == duckdb.token_type.keyword
+    )
+    return [word.group().decode().upper() for word in found if word is not None]
 
 
 def definition(table: Table) -> str:
