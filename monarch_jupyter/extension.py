@@ -122,7 +122,7 @@ class Extension:
             undo.callback(views.restore)
             share_static_views(views)
             undo.callback(share_static_views, None)
-            magic = MonarchMagic(self._shell)
+            magic = MonarchMagic(self._shell, lambda: interrupts.presses)
             magic.install()
             undo.callback(magic.restore)
             self._start_views(undo)

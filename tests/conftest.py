@@ -23,6 +23,7 @@ from monarch._src.actor.deliver import routes
 from monarch._src.mesh import client_imports
 from monarch._src.mesh.client import current_session
 from monarch._src.net.hosts import keys
+from monarch._src.telemetry.sql.engine_process import end_idle_engines
 from monarch.actor import MeshFailure, ProcMesh, shutdown_context, this_host
 from tests.leaks import PATIENCE_S, TOKEN_VARIABLE, Holdings, leaks
 from tests.said import RuntimeErrors, watched_agents
@@ -124,6 +125,7 @@ def nothing_is_left_by_a_module(
 
 def _fail_if_left(who: str, before: Holdings) -> None:
     shutdown_context(reason="the tests of this module have ended")
+    end_idle_engines()
     found = leaks(before)
     if found:
         lines = "\n".join(f"  {line}" for line in found)

@@ -54,6 +54,8 @@ class InterruptHandler:
         self._since = 0  # calls above this number are those of the cell
         self._chained_handler: Any = None  # the handler of SIGINT when the cell began
         self._pressed = False
+        self.presses = 0
+        """How often SIGINT has come while a cell ran."""
         self._open_numbers: tuple[int, ...] = ()  # numbers of the calls that the last press was for
         self._idle_before: Any = None
         self._wake_before: int | None = None
@@ -117,6 +119,7 @@ class InterruptHandler:
         # The cell may wait for a call of an earlier cell, which is meant too.
         calls = [c for c in observe.open_calls() if c.awaited or c.number > self._since]
         self._pressed = True
+        self.presses += 1
         self._presses.put(Press(time.monotonic(), tuple(calls)))
         if callable(self._chained_handler):
             self._chained_handler(number, frame)

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
+from monarch.actor import ActorError, SupervisionError
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.completion import Completion
 from monarch_jupyter.magics.table import run_line
 
 NAME = "monarch"
+OF_RANKS = (ActorError, SupervisionError)
+"""They say what has become of the ranks, also after an interrupt."""
 
 
 class MonarchMagic:
     """The magic in one shell, from `install` until `restore`."""
 
-    def __init__(self, shell: InteractiveShell) -> None:
+    def __init__(self, shell: InteractiveShell, interrupts: Callable[[], int]) -> None:
+        """`interrupts` counts the interrupts of cells."""
         self._shell: Any = shell
+        self._interrupts = interrupts
         self._completion = Completion(shell)
         self._transforms: list[Any] = self._shell.input_transformer_manager.cleanup_transforms
 
@@ -48,10 +54,18 @@ class MonarchMagic:
     def _run(self, line: str, cell: str | None) -> object:
         namespace = self._shell.user_ns
         number = len(namespace.get("In", [""])) - 1  # the count has moved on to the next cell
+        before = self._interrupts()
         try:
             return run_line(line, namespace, cell, number, say=_say)
-        except CommandError as error:
-            raise UsageError(str(error)) from None
+        except OF_RANKS:
+            raise
+        except Exception as error:
+            # Libraries in C see the interrupt first, and raise an error of their own for it.
+            if self._interrupts() != before:
+                raise KeyboardInterrupt from None
+            if isinstance(error, CommandError):
+                raise UsageError(str(error)) from None
+            raise
 
 
 def without_body(lines: list[str]) -> list[str]:

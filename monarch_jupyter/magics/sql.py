@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from monarch import observe
 from monarch.observe import QueryError, QueryResult
 from monarch_jupyter.errors import CommandError
@@ -35,12 +37,22 @@ def _run(invocation: Invocation) -> object:
     result = sql(invocation.cell, timeout=timeouts[0] if timeouts else None)
     value: object = result
     if arguments.has("--df"):
+        if arguments.has("--csv"):
+            raise CommandError("give --df or --csv, not both")
         try:
             value = result.df()
         except QueryError as error:
             raise CommandError(str(error)) from None
+    elif arguments.has("--csv"):
+        value = result.csv()
     for name in names:
         invocation.namespace[name] = value
+    if value is not result:  # its own form names what is missing
+        for line in result.missing_lines:
+            sys.stderr.write(f"monarch: {line}\n")
+    if isinstance(value, str):
+        sys.stdout.write(value)
+        return None
     return value
 
 
@@ -56,12 +68,17 @@ def _seconds(text: str) -> float:
 
 COMMAND = Command(
     name="sql",
-    usage="sql [VARIABLE] [--df] [--timeout SECONDS]",
+    usage="sql [VARIABLE] [--df | --csv] [--timeout SECONDS]",
     summary="run the cell, a SELECT, over tables of hosts, ranks, actors, calls, lines, stacks",
     run=_run,
     options=(
         Option("--df", "the result is a pandas DataFrame"),
-        Option("--timeout", "how long to wait for ranks; 2, and 30 for stacks", "SECONDS"),
+        Option("--csv", "print the result as CSV; VARIABLE gets the text"),
+        Option(
+            "--timeout",
+            "how long the query may take (default: 2 for ranks, 30 for stacks)",
+            "SECONDS",
+        ),
     ),
     examples=(
         "%%monarch sql\nSHOW TABLES",

@@ -30,8 +30,5 @@ def query_html(result: QueryResult) -> Html:
     if count > len(shown):
         text += f", {count - len(shown)} not shown; `_.rows` has all"
     parts: list[object] = [table, html.element("div", html.toned(text, "muted"))]
-    parts += [
-        html.element("div", html.toned(f"missing rows of {missing}", "bad"))
-        for missing in result.missing
-    ]
+    parts += [html.element("div", html.toned(line, "bad")) for line in result.missing_lines]
     return html.card(*parts)

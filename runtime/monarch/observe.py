@@ -15,7 +15,7 @@ from monarch._src.admin.state.case_file import (
     LastLines,
     Wait,
 )
-from monarch._src.errors import QueryError, StacksError
+from monarch._src.errors import QueryError, QueryTimeoutError, StacksError
 from monarch._src.events import (
     MeshSpawned,
     MeshStopped,
@@ -90,7 +90,7 @@ from monarch._src.telemetry.perfetto.state.summary_table import ProfileTable
 from monarch._src.telemetry.program_rows import InstrumentMetrics, Process, SpanMetrics
 from monarch._src.telemetry.replay.file import query_file
 from monarch._src.telemetry.replay.record import Recording, record_to
-from monarch._src.telemetry.sql.collect import MissingRows
+from monarch._src.telemetry.sql.missing_rows import MissingRows
 from monarch._src.telemetry.sql.query import QueryEngineClient, QueryResult, query, query_tables
 
 __all__ = [
@@ -134,6 +134,7 @@ __all__ = [
     "QueryEngineClient",
     "QueryError",
     "QueryResult",
+    "QueryTimeoutError",
     "RankFailed",
     "RankPaused",
     "RankRestarting",

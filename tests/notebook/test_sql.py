@@ -50,6 +50,58 @@ def test_a_cell_without_a_query_and_a_line_are_refused(kernel: Kernel) -> None:
     assert said == "only SELECT, SHOW, DESCRIBE and SUMMARIZE are run here, not COPY"
 
 
+ENDLESS = "SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE a.range * b.range = -1"
+RUN = "get_ipython().run_cell_magic('monarch', 'sql{}', query)"
+FOREIGN = """
+import time
+from monarch import observe
+
+def foreign(*_):
+    print("begun")
+    try:
+        time.sleep(600)
+    except KeyboardInterrupt:
+        pass
+    raise {error}
+
+before, observe.query = observe.query, foreign
+"""
+
+
+def test_an_interrupt_is_a_keyboard_interrupt_whatever_runs(kernel: Kernel) -> None:
+    kernel.ok("%%monarch sql\nSELECT 1")
+    for options in ("", " --df"):
+        shown = kernel.interrupt_when(
+            f"query = {ENDLESS!r}\nprint('begun')\n{RUN.format(options)}", "begun"
+        )
+        assert (shown.status, shown.error_name) == ("error", "KeyboardInterrupt")
+        assert "telemetry" not in shown.traceback, "of the runtime"
+        assert "UsageError" not in shown.stderr
+    for error in (
+        "RuntimeError('Query interrupted')", "observe.QueryError('INTERRUPT Error')",
+        "SystemError('error return without exception set')", "MemoryError", "OSError(4, 'EINTR')",
+    ):  # fmt: skip
+        kernel.ok(FOREIGN.format(error=error))
+        shown = kernel.interrupt_when("%%monarch sql\nSELECT 1", "begun")
+        kernel.ok("observe.query = before")
+        assert (shown.status, shown.error_name) == ("error", "KeyboardInterrupt"), error
+        assert error.partition("(")[0] not in shown.traceback
+    assert kernel.ok("%%monarch sql\nSELECT 1").result["text/plain"].splitlines()[1] == "1"
+    assert "not COPY" in kernel.refused("%%monarch sql\nCOPY procs TO 'x'")
+
+
+def test_a_result_is_printed_as_csv(kernel: Kernel) -> None:
+    shown = kernel.ok(
+        "%%monarch sql --csv text\n"
+        "SELECT 1 AS n, 'a, \"b\"' AS t, '' AS e, NULL AS x, [1, NULL] AS l"
+    )
+    expected = 'n,t,e,x,l\n1,"a, ""b""","",,"[1,null]"\n'
+    assert shown.stdout == expected
+    assert "execute_result" not in shown.kinds
+    assert kernel.value("text") == repr(expected)
+    assert kernel.refused("%%monarch sql --csv --df\nSELECT 1") == "give --df or --csv, not both"
+
+
 def test_tables_and_columns_complete_in_the_cell(kernel: Kernel) -> None:
     assert kernel.complete("%%monarch sql\nSELECT * FROM pro") == ["procs", "proc_nodes"]
     assert "log_lines" in kernel.complete("%%monarch sql\nSELECT text\nFROM lo")

@@ -20,6 +20,7 @@
     │   └── RDMAUnavailableError  no permitted transport leads to the owner
     ├── StateDictMismatchError (ValueError) a published state dict does not fit the requested one
     ├── QueryError            (ValueError) a query is refused, or fails
+    │   └── QueryTimeoutError (TimeoutError) a query has not ended in time
     ├── StacksError           (RuntimeError) the stacks of ranks cannot be read here
     ├── RecoveryError         (RuntimeError) a training cannot go on after a death
     ├── SessionError          (RuntimeError) a session cannot be kept, resumed or released
@@ -363,6 +364,10 @@ class QueryError(ValueError):
 
     Also raised without DuckDB, with the remedy.
     """
+
+
+class QueryTimeoutError(QueryError, TimeoutError):
+    """A query has not ended within its time-out."""
 
 
 class JobError(RuntimeError):

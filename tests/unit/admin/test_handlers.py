@@ -17,9 +17,9 @@ def test_without_sessions_there_is_a_root_alone() -> None:
 
 
 def test_a_query_that_computes_for_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handlers, "QUERY_S", 0.05)
+    monkeypatch.setattr(handlers, "QUERY_S", 1.0)
     endless = "SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE a.range * b.range = -1"
-    with pytest.raises(Refusal, match=r"did not end within 0\.05 s") as refused:
+    with pytest.raises(Refusal, match=r"did not end within 1 s") as refused:
         handlers.query(NOBODY, QueryRequest(endless))
     assert refused.value.status == 504
     monkeypatch.undo()

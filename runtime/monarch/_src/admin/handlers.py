@@ -25,13 +25,11 @@ from monarch._src.admin.state.case_file import CaseFile
 from monarch._src.admin.state.nodes import Cluster, Missing, NodePayload
 from monarch._src.admin.state.openmetrics import exposition
 from monarch._src.admin.state.references import BadReferenceError, Reference, parse, parse_proc
-from monarch._src.errors import QueryError
+from monarch._src.errors import QueryError, QueryTimeoutError
 from monarch._src.net.observer import Question, ask_agents
 from monarch._src.observe.flame_graph.query import ANSWER_S as SAMPLES_S
 from monarch._src.observe.flame_graph.query import FlameGraph
 from monarch._src.session.directories import Session
-from monarch._src.telemetry.sql.collect import Collected
-from monarch._src.telemetry.sql.engine import engine
 from monarch._src.telemetry.sql.query import run_query
 from monarch._src.telemetry.sql.state.pushdown import Need
 from monarch._src.wire.messages import (
@@ -49,7 +47,6 @@ ANSWER_S = 2.0
 STOP_S = 15.0
 QUERY_S = 30.0
 """How long the engine may compute one query."""
-AGAIN_S = 0.05
 MOST_ROWS = 100_000
 
 A = TypeVar("A", StacksRead, StacksSampled)
@@ -273,44 +270,6 @@ def explained(reader: ClusterReader, query: Mapping[str, str]) -> CaseFile:
     )  # fmt: skip
 
 
-class _Limit:
-    """Interrupts the engine if a query computes for too long.
-
-    An interrupt between two statements of the engine is lost, so it is repeated until the query has
-    ended.
-    """
-
-    def __init__(self) -> None:
-        self._ended = threading.Event()
-        self._lock = threading.Lock()  # no interrupt after `stop`: it would hit the next query
-        self.exceeded = False
-
-    def start(self) -> None:
-        """Count the time from now on."""
-        self._ended = ended = threading.Event()
-        threading.Thread(target=self._watch, args=(ended,), daemon=True).start()
-
-    def _watch(self, ended: threading.Event) -> None:
-        if ended.wait(QUERY_S):
-            return
-        self.exceeded = True
-        while not ended.wait(AGAIN_S):
-            with self._lock:
-                if not ended.is_set():
-                    engine().interrupt()
-
-    def stop(self) -> None:
-        """Count no more."""
-        with self._lock:
-            self._ended.set()
-
-    def __enter__(self) -> _Limit:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-
 _querying = threading.Lock()
 
 
@@ -319,22 +278,15 @@ def query(reader: ClusterReader, asked: openapi.QueryRequest) -> openapi.QueryAn
     timeout = asked.timeout_s
     if timeout is not None and not 0 <= timeout <= openapi.LONGEST_TIMEOUT_S:
         raise Refusal(400, f"timeout_s must be from 0 to {openapi.LONGEST_TIMEOUT_S:g}")
-    with _querying, _Limit() as limit:
-
-        def collect(needs: Mapping[str, Need], seconds: float | None) -> Collected:
-            limit.stop()  # agents are asked for a bounded time of its own
-            collected = reader.collect(dict(needs), seconds)
-            limit.start()
-            return collected
-
+    with _querying:
         try:
-            limit.start()
-            found = run_query(asked.sql, timeout, collect, MOST_ROWS)
+            found = run_query(
+                asked.sql, timeout, lambda needs, seconds: reader.collect(dict(needs), seconds),
+                MOST_ROWS, QUERY_S,
+            )  # fmt: skip
+        except QueryTimeoutError as error:
+            raise Refusal(504, str(error)) from None
         except QueryError as error:
-            if limit.exceeded:
-                raise Refusal(
-                    504, f"the query did not end within {QUERY_S:g} s; add conditions or a LIMIT"
-                ) from None
             status = 503 if "not installed" in str(error) else 400
             raise Refusal(status, str(error)) from None
     missing = tuple(Missing(one.table, one.where, one.reason) for one in found.missing)

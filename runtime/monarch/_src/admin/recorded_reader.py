@@ -13,7 +13,8 @@ from monarch._src.admin.cluster_reader import NODE_TABLES, ClusterReader, rows_o
 from monarch._src.admin.state.nodes import Cluster, HostSource, Missing, build
 from monarch._src.telemetry.replay.file import RecordedSpan, query_file, span_of
 from monarch._src.telemetry.replay.state.layout import LEFT_OUT
-from monarch._src.telemetry.sql.collect import Collected, MissingRows
+from monarch._src.telemetry.sql.collect import Collected
+from monarch._src.telemetry.sql.missing_rows import MissingRows
 from monarch._src.telemetry.sql.state.pushdown import Need
 from monarch._src.telemetry.sql.state.schema import TABLES
 from monarch._src.wire.messages import Condition

@@ -14,7 +14,7 @@ from monarch._src.session.directories import AGENT_LIVES, Session, find_sessions
 from monarch._src.telemetry.replay.file import query_file
 from monarch._src.telemetry.replay.record import record_sessions
 from monarch._src.telemetry.sql.collect import collect_from
-from monarch._src.telemetry.sql.query import QueryResult, missing_lines, run_query, table_lines
+from monarch._src.telemetry.sql.query import QueryResult, run_query, table_lines
 
 STDIN = "-"
 
@@ -28,6 +28,7 @@ def run(
     at: float | None = None,
     *,
     as_json: bool,
+    as_csv: bool = False,
 ) -> int:
     """Print the rows; return 1 if the query failed or rows are missing.
 
@@ -42,15 +43,17 @@ def run(
         if recording is None:
             result = _of_sessions(bases, timeout_s, text, which)
         else:
-            result = query_file(recording, text, at)
-    except (QueryError, OSError) as error:
+            result = query_file(recording, text, at, timeout_s)
+    except (QueryError, OSError, ValueError) as error:
         print(f"monarch query: {error}", file=sys.stderr)
         return 1
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(_data(result), enc_hook=str)).decode())
+    elif as_csv:
+        sys.stdout.write(result.csv())
     else:
         print("\n".join(table_lines(result)))
-    for line in missing_lines(result):
+    for line in result.missing_lines:
         print(f"monarch query: {line}", file=sys.stderr)
     return 1 if result.missing else 0
 

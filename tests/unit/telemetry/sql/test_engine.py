@@ -189,20 +189,6 @@ def test_the_configuration_refuses_what_would_pass_the_first_check(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_query_that_needs_more_memory_than_allowed_fails_and_writes_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        "monarch._src.telemetry.sql.engine.SETTINGS",
-        ("SET memory_limit = '30MB'", "SET temp_directory = ''"),
-    )
-    small = Engine()
-    with pytest.raises(QueryError, match="Out of Memory"):
-        small.run("SELECT list(i ORDER BY hash(i)) FROM range(10000000) t(i)", {})
-    assert list(tmp_path.iterdir()) == []
-
-
 WITHOUT = """
 import sys
 sys.modules["duckdb"] = None

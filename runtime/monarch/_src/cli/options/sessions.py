@@ -174,8 +174,14 @@ def _add_query(commands: Commands) -> None:
     add_duration(query, "--interval", 2.0, "with --record: the time between two samples")
     add_session(query)
     add_where(query)
-    query.add_argument("--json", action="store_true", help="print JSON")
-    add_timeout(query, None, "seconds to wait for ranks (default: 2, and 30 for the table frames)")
+    forms = query.add_mutually_exclusive_group()
+    forms.add_argument("--json", action="store_true", help="print JSON")
+    forms.add_argument("--csv", action="store_true", help="print CSV, with the names of columns")
+    add_timeout(
+        query, None,
+        "seconds for the query (default: 2 for ranks, 30 for the table frames, and as long as the "
+        "engine takes)",
+    )  # fmt: skip
 
 
 def _add_profile(commands: Commands) -> None:
@@ -322,7 +328,7 @@ def _query(arguments: argparse.Namespace) -> int:
         return query.refuse("--record takes no query; ask the file afterwards, with --from FILE")
     return query.run(
         arguments.bases, arguments.timeout, arguments.sql, arguments.session,
-        arguments.recording, arguments.at, as_json=arguments.json,
+        arguments.recording, arguments.at, as_json=arguments.json, as_csv=arguments.csv,
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from monarch._src.actor.state.history import MOST_ROWS
 from monarch._src.telemetry.history.record import RETENTION_S, checked_order, record
-from monarch._src.telemetry.sql.collect import MissingRows
+from monarch._src.telemetry.sql.missing_rows import MissingRows
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The file of a recording: written by a recorder, read by queries.
 
-Runs in: the process that records, on its recording thread; or any process that reads, on the
-calling thread.
+Runs in: the process that records, on its recording thread. A query reads in the process of the
+engine, for the thread that asks and waits.
 Owns: one connection to the file. A file has one writer, and readers when the writer has closed it.
 Invariants: a sample is written in one transaction, so a reader sees all of it or nothing. A reader
 can neither change the file nor reach another one.
@@ -11,16 +11,30 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
-from monarch._src.errors import QueryError
+from monarch._src.errors import QueryError, QueryTimeoutError
 from monarch._src.telemetry.replay.state import layout
-from monarch._src.telemetry.sql.collect import Collected, MissingRows
-from monarch._src.telemetry.sql.engine import SETTINGS, check_select, duckdb_module, load
-from monarch._src.telemetry.sql.query import QueryResult
+from monarch._src.telemetry.sql.collect import Collected
+from monarch._src.telemetry.sql.engine import (
+    MEMORY_MB,
+    Answer,
+    check_select,
+    duckdb_module,
+    engine,
+    fetched,
+    load,
+    refusals,
+    restrict,
+)
+from monarch._src.telemetry.sql.engine_process import call_engine
+from monarch._src.telemetry.sql.missing_rows import MissingRows
+from monarch._src.telemetry.sql.query import QueryResult, check_timeout, timed_out
 from monarch._src.telemetry.sql.state.schema import TABLES
 
 TIDY_EVERY = 30
@@ -110,7 +124,7 @@ def span_of(path: str | Path) -> RecordedSpan:
         QueryError: the file is no recording, has no sample, or DuckDB is not installed.
         FileNotFoundError: there is no such file.
     """
-    connection = _opened(duckdb_module(), path)
+    connection = _opened(duckdb_module(), path, MEMORY_MB)
     try:
         first_us, last_us, samples = connection.execute(
             f"SELECT min(recorded_us), max(recorded_us), count(*) FROM {layout.SCHEMA}.samples"
@@ -122,7 +136,9 @@ def span_of(path: str | Path) -> RecordedSpan:
     return RecordedSpan(first_us, last_us, samples)
 
 
-def query_file(path: str | Path, sql: str, at: float | None = None) -> QueryResult:
+def query_file(
+    path: str | Path, sql: str, at: float | None = None, timeout: float | None = None
+) -> QueryResult:
     """Run a SELECT over a recording that `record_to` or `monarch query --record` has made.
 
     Tables have their usual names. `history.procs` and so on have the rows of all samples, with
@@ -132,33 +148,47 @@ def query_file(path: str | Path, sql: str, at: float | None = None) -> QueryResu
         path: the file.
         sql: one query in DuckDB's dialect, over the tables and nothing else.
         at: show the tables as they were that many seconds after the first sample; None: the last.
+        timeout: seconds for the query; None: as long as it takes.
 
     Raises:
-        QueryError: DuckDB refuses the query, it is not one SELECT, the file is no recording, or
-            DuckDB is not installed.
+        QueryError: DuckDB refuses the query, it is not one SELECT, it needs more than 2 GB of
+            memory, the file is no recording, or DuckDB is not installed.
+        QueryTimeoutError: it has not ended within the time-out.
         FileNotFoundError: there is no such file.
+        ValueError: a negative, infinite or NaN time-out.
     """
-    duckdb = duckdb_module()
-    connection = _opened(duckdb, path)
+    check_timeout(timeout)
+    _check_exists(path)
+    deadline = inf if timeout is None else time.monotonic() + timeout
     try:
-        at_us = _chosen_time(connection, at)
-        check_select(duckdb, sql)
-        cursor = connection.execute(sql)
-        rows = cursor.fetchall()
-        described = cursor.description or ()
-        missing = _missing(connection, at_us)
-    except duckdb.Error as error:
-        raise QueryError(str(error).strip()) from None
+        answer, missing = call_engine(
+            _answer_from, os.path.abspath(path), sql, at, deadline=deadline
+        )
+    except QueryTimeoutError:
+        raise timed_out(timeout or 0) from None
+    return QueryResult(answer.columns, answer.types, answer.rows, missing)
+
+
+def _answer_from(path: str, sql: str, at: float | None) -> tuple[Answer, tuple[MissingRows, ...]]:
+    """The rows and the missing ones. Runs in the process of the engine."""
+    duckdb = duckdb_module()
+    connection = _opened(duckdb, path, engine().memory_mb)
+    try:
+        with refusals(duckdb):
+            at_us = _chosen_time(connection, at)
+            check_select(duckdb, sql)
+            return fetched(connection.execute(sql)), _missing(connection, at_us)
     finally:
         connection.close()
-    names = tuple(str(column[0]) for column in described)
-    types = tuple(str(column[1]) for column in described)
-    return QueryResult(names, types, tuple(rows), missing)
 
 
-def _opened(duckdb: Any, path: str | Path) -> Any:
+def _check_exists(path: str | Path) -> None:
     if not Path(path).exists():
         raise FileNotFoundError(f"there is no recording {path}; `monarch query --record` makes one")
+
+
+def _opened(duckdb: Any, path: str | Path, memory_mb: int) -> Any:
+    _check_exists(path)
     with _opening:
         try:
             connection = duckdb.connect(str(path), read_only=True, config={"threads": "1"})
@@ -174,8 +204,7 @@ def _opened(duckdb: Any, path: str | Path) -> Any:
         if connection.execute("SELECT current_setting('lock_configuration')").fetchone() == (
             False,
         ):
-            for setting in SETTINGS:
-                connection.execute(setting)
+            restrict(connection, memory_mb)
     return connection
 
 

@@ -187,7 +187,7 @@ class TableService(Part):
         now = time.monotonic()
         for number, opened in list(self._open.items()):
             if opened.waiting and now >= opened.deadline:
-                why = f"no answer within {opened.request.timeout_s:g} s"
+                why = f"no answer within {opened.request.timeout_s:.2g} s"
                 opened.missing += [(name, why) for name in opened.waiting.values()]
                 opened.waiting.clear()
                 self._finish_if_complete(number)

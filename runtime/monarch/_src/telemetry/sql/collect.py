@@ -17,6 +17,7 @@ from monarch._src.actor.runtime import Runtime
 from monarch._src.net.local.waitable import Waitable
 from monarch._src.net.observer import Answer, ask_agents
 from monarch._src.net.session_directory import PREFIX
+from monarch._src.telemetry.sql.missing_rows import MissingRows
 from monarch._src.telemetry.sql.state.pushdown import Need
 from monarch._src.telemetry.sql.state.rows import meets
 from monarch._src.telemetry.sql.state.schema import TABLES, Source
@@ -27,19 +28,7 @@ from monarch._src.wire.table_codec import Cell, unpacked
 STATE_S = 2.0
 STACKS_S = 30.0
 SPARE_S = 2.0
-"""Seconds added to the time for ranks, for the answers of agents."""
-
-
-@dataclass(frozen=True)
-class MissingRows:
-    """Rows that the answer lacks: the table, the host or rank that owes them, and why."""
-
-    table: str
-    where: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.table}: {self.where}: {self.reason}"
+"""Seconds for the answers of agents after the time for ranks; of a time-out, at most a quarter."""
 
 
 @dataclass
@@ -86,7 +75,7 @@ def _sent(table: str, need: Need) -> list[str]:
 
 def _request(table: str, need: Need, timeout_s: float | None) -> ReadTable:
     usual = STACKS_S if Source.STACKS in TABLES[table].source else STATE_S
-    seconds = usual if timeout_s is None else timeout_s
+    seconds = usual if timeout_s is None else timeout_s - min(SPARE_S, timeout_s / 4)
     known = {column.name for column in TABLES[table].sent}
     conditions = [condition for condition in need.conditions if condition.column in known]
     return ReadTable(0, table, _sent(table, need), conditions, need.limit, seconds)
@@ -101,7 +90,9 @@ def _may_have_rows(need: Need, **place: str) -> bool:
     )
 
 
-def _wait_s(requests: Sequence[ReadTable]) -> float:
+def _wait_s(requests: Sequence[ReadTable], timeout_s: float | None) -> float:
+    if timeout_s is not None:
+        return timeout_s
     return SPARE_S + max((request.timeout_s for request in requests), default=0.0)
 
 
@@ -131,14 +122,17 @@ class Pending(Waitable):
 def collect_here(
     run: Runtime | None, needs: Mapping[str, Need], timeout_s: float | None
 ) -> Collected:
-    """Collect from the agents of all hosts of this process's session; without one, no rows."""
+    """Collect from the agents of all hosts of this process's session; without one, no rows.
+
+    It takes at most `timeout_s`, or without it the usual time of the tables.
+    """
     collected = Collected()
     requests = {table: _request(table, need, timeout_s) for table, need in needs.items()}
     for table, need in needs.items():
         collected.begin(table, need)
     if run is None:
         return collected
-    deadline = time.monotonic() + _wait_s(list(requests.values()))
+    deadline = time.monotonic() + _wait_s(list(requests.values()), timeout_s)
     pending: list[Pending] = []
     session = Path(run.directory).name.removeprefix(PREFIX)
     for agent in run.agent.agents:
@@ -173,7 +167,10 @@ def host_of(run: Runtime, agent: str) -> str:
 def collect_from(
     sessions: Sequence[tuple[str, Path]], needs: Mapping[str, Need], timeout_s: float | None
 ) -> Collected:
-    """Collect from the agents of these sessions of this machine: their names and directories."""
+    """Collect from the agents of these sessions of this machine: their names and directories.
+
+    It takes at most `timeout_s`, or without it the usual time of the tables.
+    """
     collected = Collected()
     for table, need in needs.items():
         collected.begin(table, need)
@@ -185,7 +182,7 @@ def collect_from(
     ]
     requests = [_request(table, needs[table], timeout_s) for _, table in asked]
     directories = [directory for (_, directory), _ in asked]
-    answers = ask_agents(directories, _wait_s(requests), requests)
+    answers = ask_agents(directories, _wait_s(requests, timeout_s), requests)
     here = os.uname().nodename
     for ((session, _), table), answer in zip(asked, answers, strict=True):
         if isinstance(answer, TableRead):

@@ -1,6 +1,6 @@
-"""The query engine: DuckDB, in memory, in the process that runs the query.
+"""The query engine: DuckDB, in memory.
 
-Runs in: a client, an observer or a notebook; any thread. Loaded with the first query.
+Runs in: a process of its own (`engine_process`), on its main thread.
 Owns: one connection for the process, with an empty table for each table of the schema.
 Invariants: a query runs in a transaction that is rolled back, so the tables are empty again after
 it. The connection can neither read nor write files, nor load extensions, nor see Python variables,
@@ -13,13 +13,17 @@ nor an Arrow package.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import os
 import re
-import threading
-from collections.abc import Mapping, Sequence
+import resource
+import sys
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from math import inf
 from typing import Any, NamedTuple
 
 from monarch._src.errors import QueryError
@@ -29,15 +33,11 @@ from monarch._src.telemetry.sql.state.views import VIEWS, view_definition
 from monarch._src.wire.table_codec import Cell
 
 INSTALL = "pip install 'monarch-jupyter[sql]'"
-MEMORY = "2GB"
-"""The memory limit of a query; nothing is spilled to disk."""
-SETTINGS = (
-    f"SET memory_limit = '{MEMORY}'",
-    "SET temp_directory = ''",
-    "SET python_enable_replacements = false",
-    "SET enable_external_access = false",
-    "SET lock_configuration = true",
-)
+MEMORY_MB = 2000
+"""The memory of a query, in megabytes; nothing is spilled to disk."""
+SPARE_BYTES = 4 << 20
+BATCH = 1024
+"""The number of rows that are converted at a time; the memory is looked at before each."""
 _CHANGES = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
 _WORD = re.compile(rb"\w+")
 _FIRST_MARK = 0xE000  # of the private use area of Unicode, which text rarely has
@@ -55,17 +55,16 @@ class Answer:
 class Engine:
     """The engine of one process."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory_mb: int = MEMORY_MB) -> None:
         """Raises:
         QueryError: DuckDB is not installed.
         """
+        self.memory_mb = memory_mb
         self._duckdb = duckdb_module()
-        self._lock = threading.Lock()  # a connection runs one query at a time
         self._connection: Any = self._duckdb.connect(":memory:", config={"threads": "1"})
         self._connection.execute(";".join(map(definition, TABLES.values())))
         self._connection.execute(";".join(map(view_definition, VIEWS.values())))
-        for setting in SETTINGS:
-            self._connection.execute(setting)
+        restrict(self._connection, memory_mb)
 
     def needs(self, sql: str) -> dict[str, Need]:
         """The needs of a query, by the name of the table.
@@ -73,15 +72,11 @@ class Engine:
         Raises:
             QueryError: the text is not one SELECT, or names a table or column that does not exist.
         """
-        duckdb = self._duckdb
-        with self._lock:
-            try:
-                check_select(duckdb, sql)
-                (text,) = self._connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchone()
-                needs = self._parsed_needs(json.loads(text))
-                self._bind(sql)
-            except duckdb.Error as error:
-                raise QueryError(str(error).strip()) from None
+        with refusals(self._duckdb):
+            check_select(self._duckdb, sql)
+            (text,) = self._connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchone()
+            needs = self._parsed_needs(json.loads(text))
+            self._bind(sql)
         return needs
 
     def _parsed_needs(self, tree: dict[str, Any]) -> dict[str, Need]:
@@ -110,33 +105,39 @@ class Engine:
 
         Raises:
             QueryError: DuckDB refuses it, it fails, or it has more than `most` rows.
+            MemoryError: it needs more memory than it may have.
         """
-        duckdb, connection = self._duckdb, self._connection
-        with self._lock:
-            connection.execute("BEGIN")
-            try:
+        connection = self._connection
+        connection.execute("BEGIN")
+        try:
+            with refusals(self._duckdb):
                 for name, columns in tables.items():
-                    self._load(TABLES[name], columns)
-                cursor = connection.execute(sql)
-                rows: list[tuple[Any, ...]] = (
-                    cursor.fetchall() if most is None else cursor.fetchmany(most + 1)
-                )
-                described = cursor.description or ()
-            except duckdb.Error as error:
-                raise QueryError(str(error).strip()) from None
-            finally:
-                connection.execute("ROLLBACK")
-        if most is not None and len(rows) > most:
-            raise QueryError(f"the answer has more than {most} rows; add a LIMIT or conditions")
-        names = tuple(str(column[0]) for column in described)
-        return Answer(names, tuple(str(column[1]) for column in described), tuple(rows))
+                    load(connection, name, TABLES[name], columns)
+                return fetched(connection.execute(sql), most)
+        finally:
+            connection.execute("ROLLBACK")
 
-    def interrupt(self) -> None:
-        """Make the query that runs now fail. Any thread may call it; without a query it is lost."""
-        self._connection.interrupt()
 
-    def _load(self, table: Table, columns: Mapping[str, Sequence[Cell]]) -> None:
-        load(self._connection, table.name, table, columns)
+def fetched(cursor: Any, most: int | None = None) -> Answer:
+    """All rows of a cursor of DuckDB.
+
+    Raises:
+        QueryError: they are more than `most`.
+    """
+    rows: list[tuple[Any, ...]] = []
+    while most is None or len(rows) <= most:
+        # DuckDB's conversion crashes where Python has no memory, so there is some left for it.
+        if _data_bytes() > _most_bytes - SPARE_BYTES:
+            raise MemoryError
+        batch: list[tuple[Any, ...]] = cursor.fetchmany(BATCH)
+        rows += batch
+        if len(batch) < BATCH:
+            break
+    if most is not None and len(rows) > most:
+        raise QueryError(f"the answer has more than {most} rows; add a LIMIT or conditions")
+    described = cursor.description or ()
+    names = tuple(str(column[0]) for column in described)
+    return Answer(names, tuple(str(column[1]) for column in described), tuple(rows))
 
 
 def load(connection: Any, target: str, table: Table, columns: Mapping[str, Sequence[Cell]]) -> None:
@@ -170,6 +171,28 @@ def duckdb_module() -> Any:
         if error.name != "duckdb":
             raise
         raise QueryError(f"queries need DuckDB, which is not installed; {INSTALL}") from None
+
+
+@contextlib.contextmanager
+def refusals(duckdb: Any) -> Generator[None]:
+    """Raise DuckDB's errors as QueryError with its text, and its want of memory as MemoryError."""
+    try:
+        yield
+    except duckdb.OutOfMemoryException:
+        raise MemoryError from None
+    except duckdb.Error as error:
+        raise QueryError(str(error).strip()) from None
+
+
+def restrict(connection: Any, memory_mb: int) -> None:
+    """Leave a connection its tables and this much memory, for good."""
+    for setting in (
+        f"memory_limit = '{memory_mb}MB'", "temp_directory = ''",
+        "python_enable_replacements = false", "enable_external_access = false",
+        "enable_progress_bar = false",
+        "lock_configuration = true",
+    ):  # fmt: skip
+        connection.execute(f"SET {setting}")
 
 
 def check_select(duckdb: Any, sql: str) -> None:
@@ -258,17 +281,55 @@ def _unused(text: str) -> Marks:
 
 
 _engine: Engine | None = None
-_making = threading.Lock()
+_most_bytes: float = inf
+_FIRST = "SELECT count(*) FROM procs"
+_statm: int | None = None  # the descriptor of a file of /proc, on Linux
+_PAGE = resource.getpagesize()
 
 
-def engine() -> Engine:
-    """The engine of this process, made on first use.
+def start_engine(memory_mb: int) -> None:
+    """Make the engine of this process, and bound the memory of the process from now on.
 
     Raises:
         QueryError: DuckDB is not installed.
     """
-    global _engine
-    with _making:
-        if _engine is None:
-            _engine = Engine()
-        return _engine
+    global _engine, _most_bytes, _statm
+    _engine = Engine(memory_mb)
+    _engine.needs(_FIRST)  # DuckDB maps 80 MB at once, which no query is charged for
+    _engine.run(_FIRST, {})
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    if sys.platform == "linux":
+        _statm = os.open("/proc/self/statm", os.O_RDONLY)
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        _most_bytes = _data_bytes() + memory_mb * 1_000_000
+        if hard != resource.RLIM_INFINITY:
+            _most_bytes = min(_most_bytes, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (int(_most_bytes), hard))
+
+
+def _data_bytes() -> int:
+    """The size of this process's private writable memory, which RLIMIT_DATA bounds; 0 if unknown.
+
+    That is what DuckDB allocates, also beside its own accounts, and what Python allocates.
+    """
+    if _statm is None:
+        return 0
+    return int(os.pread(_statm, 256, 0).split()[5]) * _PAGE
+
+
+def engine() -> Engine:
+    """The engine of this process, after `start_engine`."""
+    assert _engine is not None, "queries run in the engine's process"
+    return _engine
+
+
+def find_needs(sql: str) -> dict[str, Need]:
+    """`Engine.needs` of this process's engine."""
+    return engine().needs(sql)
+
+
+def run_on(
+    sql: str, tables: Mapping[str, Mapping[str, Sequence[Cell]]], most: int | None
+) -> Answer:
+    """`Engine.run` of this process's engine."""
+    return engine().run(sql, tables, most)

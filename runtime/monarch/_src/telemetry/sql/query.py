@@ -1,10 +1,11 @@
 """`query`: SQL over the live state of this session.
 
-Runs in: a client or a rank, on the calling thread, which waits for agents and then runs the query.
+Runs in: a client or a rank, on the calling thread, which waits for agents and then for the engine.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -12,15 +13,20 @@ from math import inf
 from typing import Any, TypeAlias
 
 from monarch._src.actor.runtime import runtime_or_none
-from monarch._src.errors import QueryError
-from monarch._src.telemetry.sql.collect import Collected, MissingRows, collect_here
-from monarch._src.telemetry.sql.engine import engine
+from monarch._src.errors import QueryError, QueryTimeoutError
+from monarch._src.telemetry.sql.collect import Collected, collect_here
+from monarch._src.telemetry.sql.csv_text import csv_text
+from monarch._src.telemetry.sql.engine import find_needs, run_on
+from monarch._src.telemetry.sql.engine_process import call_engine
+from monarch._src.telemetry.sql.missing_rows import MissingRows, missing_lines
 from monarch._src.telemetry.sql.state.pushdown import Need
 from monarch._src.telemetry.sql.state.schema import TABLES
 from monarch._src.telemetry.sql.state.views import VIEWS
 
 Collect: TypeAlias = "Callable[[Mapping[str, Need], float | None], Collected]"
 MOST_SHOWN = 40
+ENGINE_S = 2.0
+"""The part of a time-out that is kept for the engine: these seconds, or a quarter of it."""
 _DTYPES = {
     "BIGINT": "Int64", "INTEGER": "Int64", "UBIGINT": "UInt64", "DOUBLE": "float64",
     "BOOLEAN": "boolean", "VARCHAR": "object",
@@ -54,8 +60,23 @@ class QueryResult:
         """The rows as dicts by the name of the column; of equal names the last counts."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
+    @property
+    def missing_lines(self) -> list[str]:
+        """What is missing, for people: a line for each table and reason."""
+        return missing_lines(self.missing)
+
+    def csv(self) -> str:
+        """The rows as CSV, below a line with the names of the columns.
+
+        NULL is an empty field, and an empty text is `""`. What is no number or text is written as
+        in JSON.
+        """
+        return csv_text(self.columns, self.rows)
+
     def df(self) -> Any:
         """The rows as a pandas DataFrame; integers and booleans in types that can be missing.
+
+        `attrs["missing"]` has the rows that are missing.
 
         Raises:
             QueryError: pandas is not installed.
@@ -76,10 +97,11 @@ class QueryResult:
         }
         frame = pandas.DataFrame(series)
         frame.columns = list(self.columns)
+        frame.attrs["missing"] = self.missing
         return frame
 
     def __str__(self) -> str:
-        return "\n".join([*table_lines(self, MOST_SHOWN), *missing_lines(self)])
+        return "\n".join([*table_lines(self, MOST_SHOWN), *self.missing_lines])
 
 
 def query(sql: str, timeout: float | None = None) -> QueryResult:
@@ -91,32 +113,69 @@ def query(sql: str, timeout: float | None = None) -> QueryResult:
     Args:
         sql: one query in DuckDB's dialect. It can read the tables and nothing else: no files, no
             variables of the program.
-        timeout: seconds to wait for ranks; None: 2, and 30 for stacks (`frames`). Rows of hosts and
-            ranks that have not answered are `missing`.
+        timeout: seconds for the whole query. At least half of them are for hosts and ranks; rows
+            of those that have not answered by then are `missing`. None: 2 s for ranks, 30 for
+            stacks (`frames`), and as long as the engine takes.
 
     Raises:
-        QueryError: DuckDB refuses the query, it is not one SELECT, or DuckDB is not installed.
+        QueryError: DuckDB refuses the query, it is not one SELECT, it needs more than 2 GB of
+            memory, or DuckDB is not installed.
+        QueryTimeoutError: it has not ended within the time-out.
         ValueError: a negative, infinite or NaN time-out.
+        KeyboardInterrupt: an interrupt ends the query, whatever the engine computes.
     """
     run = runtime_or_none()
     return run_query(sql, timeout, lambda needs, seconds: collect_here(run, needs, seconds))
 
 
 def run_query(
-    sql: str, timeout: float | None, collect: Collect, most: int | None = None
+    sql: str,
+    timeout: float | None,
+    collect: Collect,
+    most: int | None = None,
+    engine_s: float = inf,
 ) -> QueryResult:
     """Run a query over the tables that it needs, whose rows `collect` returns.
+
+    Args:
+        engine_s: the longest time for the engine; within `timeout`, if there is one.
 
     Raises:
         QueryError: as `query`, and if the answer has more than `most` rows.
     """
+    check_timeout(timeout)
+    deadline = inf if timeout is None else time.monotonic() + timeout
+    try:
+        needs = call_engine(find_needs, sql, deadline=min(deadline, time.monotonic() + engine_s))
+        collected = Collected()
+        if needs:
+            seconds = None if timeout is None else collection_s(timeout, deadline)
+            collected = collect(needs, seconds)
+        answer = call_engine(
+            run_on, sql, collected.tables, most,
+            deadline=min(deadline, time.monotonic() + engine_s),
+        )  # fmt: skip
+    except QueryTimeoutError:
+        raise timed_out(engine_s if timeout is None else min(timeout, engine_s)) from None
+    return QueryResult(answer.columns, answer.types, answer.rows, tuple(collected.missing))
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Raises ValueError: a negative, infinite or NaN time-out."""
     if timeout is not None and not 0 <= timeout < inf:  # NaN is neither
         raise ValueError(f"timeout={timeout}: give seconds, at least 0 and finite, or None")
-    found = engine()
-    needs = found.needs(sql)
-    collected = collect(needs, timeout) if needs else Collected()
-    answer = found.run(sql, collected.tables, most)
-    return QueryResult(answer.columns, answer.types, answer.rows, tuple(collected.missing))
+
+
+def collection_s(timeout: float, deadline: float) -> float:
+    """The seconds for the answers of hosts; the rest of the time-out is for the engine."""
+    return max(0.0, deadline - time.monotonic() - min(ENGINE_S, timeout / 4))
+
+
+def timed_out(seconds: float) -> QueryTimeoutError:
+    """The error of a query that has not ended in time."""
+    return QueryTimeoutError(
+        f"the query did not end within {seconds:g} s; add conditions or a LIMIT, or give it longer"
+    )
 
 
 class QueryEngineClient:
@@ -130,11 +189,12 @@ class QueryEngineClient:
 
         Raises:
             QueryError: the query is refused or fails.
-            TimeoutError: rows are missing, because a host or rank has not answered; names them.
+            TimeoutError: the query has not ended in time; or rows are missing, because a host or
+                rank has not answered; names them.
         """
         found = query(sql, timeout)
         if found.missing:
-            raise TimeoutError("; ".join(missing_lines(found)))
+            raise TimeoutError("; ".join(found.missing_lines))
         return {"rows": found.dicts()}
 
 
@@ -176,8 +236,3 @@ def table_lines(result: QueryResult, most: int | None = None) -> list[str]:
 def _is_number(column: Sequence[object]) -> bool:
     known = [cell for cell in column if cell is not None]
     return bool(known) and all(isinstance(cell, (int, float)) for cell in known)
-
-
-def missing_lines(result: QueryResult) -> list[str]:
-    """A line for each kind of rows that are missing."""
-    return [f"missing rows of {missing}" for missing in result.missing]
