@@ -26,7 +26,7 @@ export type Subject =
 
 /** At most so many failures of a mesh, and ranks that are paused, are spelled out. */
 const SPELLED_OUT = 5;
-const ORDER: readonly RankState[] = ['failed', 'paused', 'busy', 'idle', 'starting', 'stopped'];
+const ORDER: readonly RankState[] = ['failed', 'suspended', 'paused', 'busy', 'idle', 'starting', 'stopped'];
 
 /** The actions that the panel delegates. */
 export interface PanelActions {

@@ -38,7 +38,7 @@ def doing(row: RankRow) -> str:
         return f"failed: {row.failure}"
     if row.state == "starting" and row.failure:
         return f"starting again: {row.failure}"
-    if row.state in ("busy", "paused") and row.endpoint:
+    if row.state in ("busy", "paused", "suspended") and row.endpoint:
         if row.place is not None:
             return f"{row.state} in {place_text(row.place)}"
         where = endpoint_text(row.actor or "", row.endpoint)

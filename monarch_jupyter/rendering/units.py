@@ -8,14 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from monarch_jupyter.rendering.html import Tone
 
 ICONS = {
-    "starting": "◌", "idle": "○", "busy": "●", "paused": "◫", "ready": "●", "failed": "✕",
-    "stopped": "□",
+    "starting": "◌", "idle": "○", "busy": "●", "paused": "◫", "suspended": "◧", "ready": "●",
+    "failed": "✕", "stopped": "□",
 }  # fmt: skip
 TONES: dict[str, Tone] = {
     "starting": "muted",
     "idle": "good",
     "busy": "busy",
     "paused": "busy",
+    "suspended": "bad",
     "ready": "good",
     "failed": "bad",
     "stopped": "muted",

@@ -25,7 +25,7 @@ from monarch.actor import (
     span,
 )
 from monarch.job import JobState
-from monarch.observe import QueryError, QueryResult, query
+from monarch.observe import QueryError, QueryResult, query, snapshot
 from tests.conftest import Faults
 from tests.integration.actors import Echo, Printer
 from tests.integration.callers import Ring
@@ -319,11 +319,38 @@ def test_a_rank_that_is_silent_is_named_and_the_rest_is_told(mesh: ProcMesh) -> 
         host = os.uname().nodename
         assert (missing.table, missing.where) == ("actors", f"workers[gpus=2] on {host}")
         assert missing.reason == "no answer within 2 s"
-        assert ask("SELECT count(*) FROM procs").rows == ((4,),), "its host answers for it"
+        told = ask("SELECT state, list(rank ORDER BY rank) FROM procs GROUP BY 1 ORDER BY 1").rows
+        assert told == (("idle", [0, 1, 3]), ("suspended", [2])), "its host answers for it"
         assert query("SELECT count(*) FROM actors WHERE proc_rank = 1").missing == ()
     finally:
         os.kill(pid, signal.SIGCONT)
     assert ask("SELECT count(*) FROM actors").rows == ((4,),)
+    until("SELECT count(*) FROM procs WHERE state = 'idle'", [(4,)])
+
+
+def test_a_suspended_rank_is_told_with_the_endpoint_that_it_is_in(
+    mesh: ProcMesh, own_base_directory: Path, gate: GateKeeper
+) -> None:
+    mortal = mesh.spawn("mortal", Mortal)
+    pid = mortal.pid.call().get().item(gpus=1)
+    answer = mortal.hold_on.call([1], gate.gate)
+    gate.wait_entered()
+    until("SELECT rank FROM procs WHERE state = 'busy'", [(1,)])
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        until(
+            "SELECT rank, actor, endpoint FROM procs WHERE state = 'suspended'",
+            [(1, "Mortal", "hold_on")],
+        )
+        (seen,) = snapshot()
+        assert [row.state for row in seen.rows] == ["idle", "suspended", "idle", "idle"]
+        status, out, _ = monarch("ps", "--in", str(own_base_directory))
+        assert (status, out.count("suspended")) == (0, 1)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    until("SELECT rank FROM procs WHERE state = 'busy'", [(1,)])
+    gate.open()
+    answer.get()
 
 
 def test_a_query_ends_when_a_rank_that_it_waits_for_dies(mesh: ProcMesh, faults: Faults) -> None:

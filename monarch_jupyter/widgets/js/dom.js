@@ -3,7 +3,7 @@
 /** @typedef {import("./protocol.js").Row} Row */
 
 /** @type {Readonly<Record<string, string>>} */
-export const ICONS = { starting: "◌", idle: "○", busy: "●", paused: "◫", ready: "●", failed: "✕", stopped: "□" };
+export const ICONS = { starting: "◌", idle: "○", busy: "●", paused: "◫", suspended: "◧", ready: "●", failed: "✕", stopped: "□" };
 
 /**
  * @template {keyof HTMLElementTagNameMap} K
@@ -83,7 +83,7 @@ export function extentText(sizes) {
  * @param {Row} row
  */
 export function isAtWork(row) {
-  return row.state === "busy" || row.state === "paused";
+  return row.state === "busy" || row.state === "paused" || row.state === "suspended";
 }
 
 /**

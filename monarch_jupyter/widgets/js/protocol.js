@@ -15,7 +15,7 @@ import { WireError, each, lists, maybeNumbers, number, object, oneOf, orNull, sh
 /** Comm target of the side panel, registered on both sides. */
 export const TARGET = "monarch.meshes";
 
-/** @typedef {"starting" | "idle" | "busy" | "paused" | "failed" | "stopped"} RankState */
+/** @typedef {"starting" | "idle" | "busy" | "paused" | "suspended" | "failed" | "stopped"} RankState */
 /** @typedef {"starting" | "ready" | "failed" | "stopped"} MeshState */
 
 /**
@@ -329,7 +329,7 @@ export function parseCompletions(data) {
 }
 
 /** @type {readonly RankState[]} */
-const RANK_STATES = ["starting", "idle", "busy", "paused", "failed", "stopped"];
+const RANK_STATES = ["starting", "idle", "busy", "paused", "suspended", "failed", "stopped"];
 /** @type {readonly MeshState[]} */
 const MESH_STATES = ["starting", "ready", "failed", "stopped"];
 

@@ -6,7 +6,7 @@ import { ICONS, button, count, element, pointText, setAttribute, setText } from 
 /** @typedef {import("./protocol.js").RankState} RankState */
 
 /** @type {readonly RankState[]} */
-const ORDER = ["failed", "paused", "busy", "idle", "starting", "stopped"];
+const ORDER = ["failed", "suspended", "paused", "busy", "idle", "starting", "stopped"];
 /** Ranks that are named beside the grid, each a button. */
 const NAMED = 12;
 

@@ -16,7 +16,7 @@ from monarch._src.host.spawn_spec import Ended
 from monarch._src.host.state.procs import Mesh, Proc, ProcState
 from monarch._src.host.status_board import BUSY, LEFT, Board
 from monarch._src.system.oom import KillsForMemory
-from monarch._src.system.process import cpu_seconds, rss_bytes, signal_name
+from monarch._src.system.process import cpu_use, rss_bytes, signal_name
 from monarch._src.wire.ids import proc_node
 from monarch._src.wire.messages import MeshState, RankState
 
@@ -94,9 +94,11 @@ def rank_state(
         since = min(since, seen.since_s) if seen.state else since
     pid = proc.pid or 0
     living = pid if proc.state is not ProcState.ENDED else 0
-    cpu_s = cpu_seconds(living) if living else None
+    cpu_s, suspended = cpu_use(living) if living else (None, False)
     gpu = None if gpus is None else gpus.get(living)
     busy = state == "busy"
+    if suspended and state in ("busy", "idle"):
+        state = "suspended"
     busy_s = seen.busy_s
     if seen.state == BUSY and proc.state is ProcState.ENDED:
         busy_s -= min(since, seen.since_s)  # it died in an endpoint; the time since does not count

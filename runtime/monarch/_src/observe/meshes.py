@@ -35,7 +35,7 @@ from monarch._src.net.local.waitable import RuntimeEnded
 from monarch._src.shape import Extent
 from monarch._src.wire.messages import MeshState, RankState
 
-State = Literal["starting", "idle", "busy", "paused", "failed", "stopped"]
+State = Literal["starting", "idle", "busy", "paused", "suspended", "failed", "stopped"]
 MeshStateName = Literal["starting", "ready", "failed", "stopped"]
 
 
@@ -54,7 +54,8 @@ class RankRow:
 
     `errors` of its `messages` failed; endpoints ran in it for `busy_s` seconds altogether.
     `restarts` is the number of restarts; the other figures belong to the current incarnation.
-    `place` is the line at which a paused rank stands. `cpu_s`: seconds of processor time in all its
+    A `suspended` process was sent SIGSTOP; its row has the endpoint that ran, if any. `place` is
+    the line at which a paused rank stands. `cpu_s`: seconds of processor time in all its
     threads. `gpu_mib`, `gpu_percent`: its memory on NVIDIA devices, and how busy it keeps them (200
     for two devices); None where it uses none, or the driver does not tell.
     """

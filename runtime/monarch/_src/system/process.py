@@ -144,15 +144,18 @@ def rss_bytes(pid: int) -> int:
         return 0
 
 
-def cpu_seconds(pid: int) -> float | None:
-    """Seconds of processor time that a process has used, in all its threads; None if unknown."""
+def cpu_use(pid: int) -> tuple[float | None, bool]:
+    """The processor time of a process, and whether it is suspended, by SIGSTOP or Ctrl-Z.
+
+    The time is in seconds, of all its threads; None if it is unknown.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
             # The name of a program, the second field, may have blanks and brackets in it.
             fields = stat.read().rpartition(b")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S, fields[0] == b"T"
     except (OSError, IndexError, ValueError):
-        return None
+        return None, False
 
 
 def memory_limit() -> int | None:

@@ -258,10 +258,10 @@ def _doing(mesh: int) -> dict[int, str]:
 
 
 def _state(row: RankRow) -> str:
-    if row.state != "busy" or not row.endpoint:
+    if row.state not in ("busy", "suspended") or not row.endpoint:
         return row.state
     name = endpoint_text(row.actor or "", row.endpoint)
-    return f"busy in {name} for {row.since_s:.1f} s"
+    return f"{row.state} in {name} for {row.since_s:.1f} s"
 
 
 def _rows(

@@ -18,7 +18,7 @@ Row: TypeAlias = "Mapping[str, Any]"
 Labels: TypeAlias = "tuple[tuple[str, str], ...]"
 Type: TypeAlias = Literal["counter", "gauge", "histogram"]
 
-STATES = ("starting", "idle", "busy", "paused", "failed", "stopped")
+STATES = ("starting", "idle", "busy", "paused", "suspended", "failed", "stopped")
 _RESERVED = ("session", "host", "mesh", "rank", "actor", "le")
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 

@@ -121,7 +121,10 @@ def job_of(mesh: Mesh, board: Board, ranks: Sequence[int], idle: bool, now: floa
         doing = endpoint_text(seen.actor, seen.endpoint)
         pid, otherwise = seen.pid, seen.state
         for_s = None
-        match seen.state:
+        state = seen.state
+        if state == "suspended":  # as what it did; its reader tells that a signal has stopped it
+            state = "busy" if doing else "idle"
+        match state:
             case "busy":
                 otherwise = f"in {doing}, awaiting"  # a coroutine that awaits is on no thread
                 for_s = seen.since_s
