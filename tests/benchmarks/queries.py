@@ -3,7 +3,7 @@
     python -m tests.benchmarks.queries [--ranks 64] [--rounds 20]
 
 Needs the extras `sql` and `stacks`. Medians in milliseconds, with the least of all rounds in
-brackets; the first query also imports DuckDB and makes its database.
+brackets; the first query also starts the process of the engine.
 """
 
 from __future__ import annotations

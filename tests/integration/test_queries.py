@@ -7,17 +7,23 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from monarch._src.actor.runtime import runtime
+from monarch._src.telemetry.sql import collect
+from monarch._src.telemetry.sql.collect import Pending
 from monarch.actor import (
     Actor,
+    BootstrapCommand,
     ProcMesh,
     attach_to_workers,
     context,
+    default_bootstrap_cmd,
     endpoint,
     get_meter,
     get_or_spawn_controller,
@@ -318,7 +324,7 @@ def test_a_rank_that_is_silent_is_named_and_the_rest_is_told(mesh: ProcMesh) -> 
         (missing,) = found.missing
         host = os.uname().nodename
         assert (missing.table, missing.where) == ("actors", f"workers[gpus=2] on {host}")
-        assert missing.reason == "no answer within 2 s"
+        assert missing.reason == "no answer within 2 s; its process is suspended"
         told = ask("SELECT state, list(rank ORDER BY rank) FROM procs GROUP BY 1 ORDER BY 1").rows
         assert told == (("idle", [0, 1, 3]), ("suspended", [2])), "its host answers for it"
         assert query("SELECT count(*) FROM actors WHERE proc_rank = 1").missing == ()
@@ -353,6 +359,62 @@ def test_a_suspended_rank_is_told_with_the_endpoint_that_it_is_in(
     answer.get()
 
 
+class Slow(Actor):
+    """Answers requests for rows late, as on a host that is busy."""
+
+    @endpoint
+    def delay(self, gate: Gate) -> None:
+        module: Any = import_module("monarch._src.telemetry.sql.process_rows")
+        read_table = module.read_table
+
+        def late(run: object, request: object) -> object:
+            gate.pass_through()
+            return read_table(run, request)
+
+        module.read_table = late
+
+
+def test_idle_ranks_that_are_slow_are_waited_for(
+    mesh: ProcMesh, gate: GateKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = mesh.spawn("slow", Slow)
+    slow.initialized.get()
+    slow.slice(gpus=slice(1, 3)).delay.call(gate.gate).get()
+    until("SELECT count(*) FROM procs WHERE state = 'idle'", [(4,)])
+    notes: list[str] = []
+
+    def on_wait(pending: Pending) -> None:
+        notes.append(pending.agent)
+        if len(notes) == 1:  # after the time that others would get
+            gate.open(2)
+        before(pending)
+
+    before = Pending.on_wait
+    monkeypatch.setattr(Pending, "on_wait", on_wait)
+    monkeypatch.setattr(collect, "STATE_S", 0.1)
+    found = query("SELECT proc_rank FROM actors ORDER BY 1")
+    assert (found.rows, found.missing) == (((0,), (1,), (2,), (3,)), ())
+    assert notes
+
+
+def test_ranks_that_have_not_started_are_named(spawn_procs: Spawn, gate: GateKeeper) -> None:
+    own = default_bootstrap_cmd()
+    held = (
+        f'printf . > {gate.gate.entered}; head -c 1 {gate.gate.leave} > /dev/null; exec "$0" "$@"'
+    )
+    command = BootstrapCommand("/bin/sh", None, ["-c", held, own.program, *own.args])
+    late = spawn_procs({"gpus": 2}, name="late", bootstrap_command=command)
+    gate.wait_entered(2)
+    found = query("SELECT proc_rank FROM actors WHERE proc_mesh = 'late'")
+    assert found.rows == ()
+    assert {one.reason for one in found.missing} == {"its process has not started yet"}
+    (line,) = found.missing_lines
+    assert line.startswith("missing rows of actors: late[gpus=0..1] on ")
+    gate.open(2)
+    late.initialized.get()
+    assert query("SELECT proc_rank FROM actors WHERE proc_mesh = 'late'").missing == ()
+
+
 def test_a_query_ends_when_a_rank_that_it_waits_for_dies(mesh: ProcMesh, faults: Faults) -> None:
     mesh.spawn("echo", Echo).initialized.get()
     pid = ask("SELECT pid FROM procs WHERE rank = 2").rows[0][0]
@@ -368,7 +430,9 @@ def test_a_query_ends_when_a_rank_that_it_waits_for_dies(mesh: ProcMesh, faults:
     faults.take()
 
 
-def test_several_hosts_answer_and_one_that_is_gone_is_named() -> None:
+def test_several_hosts_answer_and_one_that_is_gone_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with workers(2) as (first, second):
         hosts = attach_to_workers(ca=TRUST_ALL, workers=[first.address, second.address])
         mesh = hosts.spawn_procs({"gpus": 2}, name="far")
@@ -384,6 +448,7 @@ def test_several_hosts_answer_and_one_that_is_gone_is_named() -> None:
         second.process.send_signal(signal.SIGSTOP)
         try:
             whole = query(f"SELECT rank FROM procs WHERE host <> '{silent}' ORDER BY rank")
+            monkeypatch.setattr(collect, "SILENCE_S", 4.0)
             partial = query("SELECT rank FROM procs ORDER BY rank")
         finally:
             second.process.send_signal(signal.SIGCONT)
@@ -454,7 +519,8 @@ def test_missing_rows_are_named_on_stderr_with_a_status(
         os.kill(pid, signal.SIGCONT)
     assert (status, out.splitlines()[1:4]) == (1, ["        0", "        1", "        3"])
     where = f"workers[gpus=2] on {os.uname().nodename}"
-    assert err == f"monarch query: missing rows of actors: {where}: no answer within 2 s\n"
+    why = "no answer within 2 s; its process is suspended"
+    assert err == f"monarch query: missing rows of actors: {where}: {why}\n"
 
 
 def test_an_unknown_session_is_refused(own_base_directory: Path) -> None:

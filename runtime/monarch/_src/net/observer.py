@@ -12,6 +12,7 @@ import select
 import time
 from collections import deque
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -48,16 +49,21 @@ FAREWELL_S = 0.1
 
 
 def ask_agents(
-    directories: Sequence[Path], timeout_s: float, questions: Sequence[Question] = ()
+    directories: Sequence[Path],
+    timeout_s: float,
+    questions: Sequence[Question] = (),
+    silence_s: float = inf,
 ) -> list[Answer]:
     """Ask the agents of these sessions at the same time.
 
     Args:
         questions: one for each session; none: each is asked for a snapshot.
+        silence_s: how long an agent may send neither its answer nor that it waits for others.
 
     Returns:
         The answers, in the order of `directories`. None: the agent does not listen, or has not
-        answered within `timeout_s` seconds. Refused: the agent speaks another version.
+        answered within `timeout_s` seconds, or was silent for too long. Refused: the agent speaks
+        another version.
     """
     asked: dict[int, tuple[int, Pipe]] = {}
     answers: list[Answer] = [None] * len(directories)
@@ -68,13 +74,21 @@ def ask_agents(
             if pipe is not None:
                 pipe.send(pack(encode(questions[at] if questions else Snapshot(1, []))))
                 asked[pipe.fd] = (at, pipe)
-        deadline = time.monotonic() + timeout_s
-        while asked and (left := deadline - time.monotonic()) > 0:
-            for fd, events in poll.poll(left):
+        begun = time.monotonic()
+        heard = dict.fromkeys(asked, begun)
+        while asked:
+            until = min(begun + timeout_s, max(heard.values()) + silence_s)
+            left = until - time.monotonic()
+            found = poll.poll(max(0.0, left))
+            if not found and left <= 0:
+                break
+            for fd, events in found:
                 at, pipe = asked[fd]
+                heard[fd] = time.monotonic()
                 ended, answers[at] = _receive_answer(pipe, events)
                 if ended:
                     del asked[fd]
+                    del heard[fd]
                     pipe.close()
     finally:
         for _, pipe in asked.values():
@@ -175,6 +189,8 @@ def _receive_answer(pipe: Pipe, events: int) -> tuple[bool, Answer]:
     """Whether the conversation is over, and the answer if there is one."""
     ended, messages = _receive(pipe, events)
     for message in messages:
+        if isinstance(message, TableRead) and message.waiting:
+            continue
         if isinstance(message, _ANSWERS):
             return True, message
     return ended, None

@@ -85,6 +85,7 @@ class _PendingQuery:
         self.agents = agents
         self.future = future
         self.merge = merge
+        self.on_wait: Callable[[], None] | None = None
         self.answers: dict[str, Answer] = {}
 
     def settle(self) -> None:
@@ -150,11 +151,16 @@ class AgentClient:
         return [AGENT, *self.others]
 
     def read_table(
-        self, agent: str, request: ReadTable | SetHistory, settled: Settled
+        self,
+        agent: str,
+        request: ReadTable | SetHistory,
+        settled: Settled,
+        on_wait: Callable[[], None] | None = None,
     ) -> Callable[[], None]:
         """Request rows of one agent, or give it an order.
 
-        `settled` gets its TableRead, or None if the agent is gone.
+        `settled` gets its TableRead, or None if the agent is gone. `on_wait` is called when the
+        agent says that it waits for others.
 
         Returns the function that drops the request, whose answer is then ignored.
         """
@@ -162,6 +168,7 @@ class AgentClient:
         self._queries[number] = _PendingQuery(
             [agent], settled, lambda answers: answers[0] if answers else None
         )
+        self._queries[number].on_wait = on_wait
         if not self._node.send(agent, msgspec.structs.replace(request, request=number)):
             self._queries.pop(number, None)
             settled.fail(AgentGoneError("the host agent is gone"))
@@ -262,7 +269,12 @@ class AgentClient:
             query.settle()
 
     def on_answer(self, peer: str, message: Answer, _payload: Payload) -> None:
-        """An agent has answered."""
+        """An agent has answered, or says that it waits for others."""
+        if isinstance(message, TableRead) and message.waiting:
+            query = self._queries.get(message.request)
+            if query is not None and query.on_wait is not None:
+                query.on_wait()
+            return
         self._on_answer(peer, message.request, message)
 
     def on_output(self, _peer: str, message: OutputLines, _payload: Payload) -> None:

@@ -3,8 +3,9 @@
 Runs in: the host agent, on its one thread, from the first request on.
 Owns: the requests whose rows have not all arrived.
 Invariants: a request gets one answer. Rows of ranks and of the client are asked of those processes,
-which answer without running user code; an answer names the processes that did not. Remote clients
-are asked by the agent of their own host, so each process is asked once.
+which answer without running user code; an answer names the processes that did not, and those that
+have not started. Remote clients are asked by the agent of their own host, so each process is asked
+once.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import itertools
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from math import inf
 
 from monarch._src.failures.report import at_text
 from monarch._src.host.parts import AgentView, Handlers, Part
+from monarch._src.host.report import rank_state
 from monarch._src.host.state.procs import Mesh, Proc, ProcState
 from monarch._src.observe.stacks.agent_part import job_of
 from monarch._src.observe.stacks.py_spy import Looks
@@ -29,6 +32,8 @@ from monarch._src.wire.messages import MeshStacks, ReadTable, StacksRead, TableR
 from monarch._src.wire.table_codec import unpacked
 
 CLIENT = "client"
+NOTE_S = 1.0
+"""How often an agent that waits says so."""
 
 
 @dataclass
@@ -41,6 +46,8 @@ class _Open:
     deadline: float
     rows: list[Row]
     asked: list[str]  # the columns that processes send; the others of `rows` are None
+    until: float  # how long idle ranks are waited for; the deadline is for all others
+    note_at: float  # when the next word that the answer is not complete is due
     waiting: dict[str, str] = field(default_factory=dict[str, str])
     missing: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
 
@@ -63,10 +70,12 @@ class TableService(Part):
         if table is None or problem:
             self._send(peer, TableRead(message.request, self._agent.node.site, problem=problem))
             return
-        number = next(self._numbers)
+        number, now = next(self._numbers), time.monotonic()
         opened = self._open[number] = _Open(
-            peer, message, table, time.monotonic() + message.timeout_s, [], _asked(table, message)
-        )
+            peer, message, table, now + message.timeout_s, [], _asked(table, message),
+            now + max(message.timeout_s, message.patience_s),
+            now + NOTE_S if message.patience_s else inf,
+        )  # fmt: skip
         if Source.AGENT in table.source:
             opened.rows += AGENT_ROWS[table.name](self._agent)
         if Source.STACKS in table.source:
@@ -77,35 +86,60 @@ class TableService(Part):
         self._finish_if_complete(number)
 
     def _ask_processes(self, number: int, opened: _Open) -> None:
+        for node, name, proc in self._processes(opened.table, opened.request):
+            if proc is None or _has_connected(proc):
+                self._ask(number, opened, node, name)
+            elif proc.state is ProcState.STOPPING:
+                continue
+            elif proc.state is ProcState.RESTARTING:
+                opened.missing.append((name, "its process is being started again"))
+            elif self._is_up(proc):
+                opened.waiting[node] = name  # asked when its hello arrives
+            else:
+                opened.missing.append((name, "its process has not started yet"))
+
+    def _ask(self, number: int, opened: _Open, node: str, name: str) -> None:
         request = opened.request
         question = ReadTable(
             number, request.table, opened.asked, request.conditions,
             request.limit, request.timeout_s,
         )  # fmt: skip
-        for node, name in self._processes(opened.table, request):
-            if self._agent.node.send(node, question):
-                opened.waiting[node] = name
-            else:
-                opened.missing.append((name, "its process has ended"))
+        if self._agent.node.send(node, question):
+            opened.waiting[node] = name
+        else:
+            opened.missing.append((name, "its process has ended"))
 
-    def _processes(self, table: Table, request: ReadTable) -> Iterator[tuple[str, str]]:
-        """The nodes to ask, with their names for people."""
+    def _processes(
+        self, table: Table, request: ReadTable
+    ) -> Iterator[tuple[str, str, Proc | None]]:
+        """The processes that may have rows: their nodes, and their names for people."""
         agent, conditions = self._agent, request.conditions
         for mesh in agent.host.meshes.values():
             for proc in mesh.procs:
-                if not _has_connected(proc):
-                    continue  # it has nothing yet, or no more
+                if proc.state is ProcState.ENDED:
+                    continue  # it has nothing any more
                 if place_meets(table, conditions, mesh.uid, mesh.spec.name, proc.rank):
-                    yield proc.node, _name(mesh, proc)
+                    yield proc.node, _name(mesh, proc), proc
         client = agent.owner.client_now
         if client and not agent.node.site and agent.node.knows(client):
-            yield client, CLIENT
+            yield client, CLIENT, None
+
+    def _state(self, proc: Proc) -> str:
+        return rank_state(proc, self._agent.boards[proc.mesh], time.monotonic()).state
+
+    def _is_up(self, proc: Proc) -> bool:
+        """Whether the process runs, and only its hello has not been read."""
+        return self._state(proc) in ("idle", "busy")
 
     def _on_rows(self, peer: str, message: TableRead, _payload: Payload) -> None:
         opened = self._open.get(message.request)
         name = None if opened is None else opened.waiting.pop(peer, None)
         if opened is None or name is None:
             return  # it came too late
+        if opened.request.patience_s:
+            opened.deadline = max(
+                opened.deadline, min(opened.until, time.monotonic() + opened.request.timeout_s)
+            )
         if message.dropped:
             opened.missing.append((name, f"{message.dropped} rows did not fit into its answer"))
         if message.problem:
@@ -162,6 +196,14 @@ class TableService(Part):
 
     # --- answers ------------------------------------------------------------------------------
 
+    def on_proc_connected(self, proc: str) -> None:
+        """See `Part`."""
+        for number, opened in list(self._open.items()):
+            name = opened.waiting.pop(proc, None)
+            if name is not None:
+                self._ask(number, opened, proc, name)
+                self._finish_if_complete(number)
+
     def on_proc_ended(self, proc: str) -> None:
         """See `Part`."""
         for number, opened in list(self._open.items()):
@@ -177,8 +219,10 @@ class TableService(Part):
     def next_deadline(self) -> float | None:
         """See `Part`."""
         return min(
-            (opened.deadline for opened in self._open.values() if opened.waiting), default=None
-        )
+            (min(opened.deadline, opened.note_at) for opened in self._open.values()
+             if opened.waiting),
+            default=None,
+        )  # fmt: skip
 
     def after_poll(self) -> None:
         """See `Part`."""
@@ -187,10 +231,40 @@ class TableService(Part):
         now = time.monotonic()
         for number, opened in list(self._open.items()):
             if opened.waiting and now >= opened.deadline:
-                why = f"no answer within {opened.request.timeout_s:.2g} s"
-                opened.missing += [(name, why) for name in opened.waiting.values()]
-                opened.waiting.clear()
+                self._end_waiting(opened, now)
                 self._finish_if_complete(number)
+            elif opened.waiting and now >= opened.note_at:
+                self._note(opened, now)
+
+    def _end_waiting(self, opened: _Open, now: float) -> None:
+        """Name the processes that have not answered; with patience, but for those that are idle."""
+        waited_s = (
+            opened.request.timeout_s
+            if now < opened.until
+            else (opened.request.patience_s or opened.request.timeout_s)
+        )
+        for node, name in list(opened.waiting.items()):
+            proc = self._agent.host.proc(node)
+            state = "" if proc is None else self._state(proc)
+            may_answer = state == "idle" or node == opened.peer
+            if opened.request.patience_s and now < opened.until and may_answer:
+                continue
+            why = f"no answer within {round(waited_s, 2):g} s"
+            if state == "suspended":
+                why += "; its process is suspended"
+            opened.missing.append((name, why))
+            del opened.waiting[node]
+        # Whether they are still idle is looked at again then.
+        opened.deadline = min(opened.until, now + opened.request.timeout_s)
+
+    def _note(self, opened: _Open, now: float) -> None:
+        """Tell that the answer is not complete yet."""
+        opened.note_at = now + NOTE_S
+        waiting = len(opened.waiting)
+        self._agent.node.send(
+            opened.peer,
+            TableRead(opened.request.request, self._agent.node.site, waiting=waiting),
+        )  # fmt: skip
 
     def _finish_if_complete(self, number: int) -> None:
         opened = self._open[number]

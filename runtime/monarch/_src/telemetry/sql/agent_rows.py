@@ -14,6 +14,7 @@ from monarch._src.host.parts import AgentView
 from monarch._src.logs.line_origin import without_marks
 from monarch._src.logs.state.line_ring import FINISHED
 from monarch._src.shape import Extent
+from monarch._src.telemetry.sql.place import shape_json
 from monarch._src.telemetry.sql.state.rows import Row
 from monarch._src.wire.messages import MeshState, Snapshot
 
@@ -79,11 +80,6 @@ AGENT_ROWS: dict[str, Callable[[AgentView], Iterator[Row]]] = {
     "log_lines": _log_lines,
 }
 """From the name of a table to the rows that an agent has of it."""
-
-
-def shape_json(labels: list[str], sizes: list[int]) -> str:
-    """Labels and sizes as Monarch writes them."""
-    return json.dumps({"inner": {"labels": labels, "sizes": sizes}}, separators=(",", ":"))
 
 
 def _point_json(extent: Extent, rank: int) -> str:

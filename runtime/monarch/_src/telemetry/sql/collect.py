@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,10 @@ from monarch._src.wire.table_codec import Cell, unpacked
 
 STATE_S = 2.0
 STACKS_S = 30.0
+PATIENCE_S = 30.0
+"""How long idle ranks are waited for, unless there is a time-out: they answer when they can."""
+SILENCE_S = 10.0
+"""After so many seconds without a sign, an agent is not waited for."""
 SPARE_S = 2.0
 """Seconds for the answers of agents after the time for ranks; of a time-out, at most a quarter."""
 
@@ -74,11 +79,16 @@ def _sent(table: str, need: Need) -> list[str]:
 
 
 def _request(table: str, need: Need, timeout_s: float | None) -> ReadTable:
-    usual = STACKS_S if Source.STACKS in TABLES[table].source else STATE_S
-    seconds = usual if timeout_s is None else timeout_s - min(SPARE_S, timeout_s / 4)
+    patience_s = 0.0
+    if timeout_s is not None:
+        seconds = timeout_s - min(SPARE_S, timeout_s / 4)
+    elif Source.STACKS in TABLES[table].source:
+        seconds = STACKS_S
+    else:
+        seconds, patience_s = STATE_S, PATIENCE_S
     known = {column.name for column in TABLES[table].sent}
     conditions = [condition for condition in need.conditions if condition.column in known]
-    return ReadTable(0, table, _sent(table, need), conditions, need.limit, seconds)
+    return ReadTable(0, table, _sent(table, need), conditions, need.limit, seconds, patience_s)
 
 
 def _may_have_rows(need: Need, **place: str) -> bool:
@@ -93,7 +103,12 @@ def _may_have_rows(need: Need, **place: str) -> bool:
 def _wait_s(requests: Sequence[ReadTable], timeout_s: float | None) -> float:
     if timeout_s is not None:
         return timeout_s
-    return SPARE_S + max((request.timeout_s for request in requests), default=0.0)
+    times = (max(request.timeout_s, request.patience_s) for request in requests)
+    return SPARE_S + max(times, default=0.0)
+
+
+def _silence_s(requests: Sequence[ReadTable]) -> float:
+    return SILENCE_S if all(request.patience_s for request in requests) else inf
 
 
 # --- over the node of this process ----------------------------------------------------------------
@@ -108,6 +123,15 @@ class Pending(Waitable):
         self.table = table
         self.answer: TableRead | None = None
         self.drop: Callable[[], None] = lambda: None
+        self._heard = time.monotonic()
+
+    def on_wait(self) -> None:
+        """The agent waits for others."""
+        self._heard = time.monotonic()
+
+    def left(self, deadline: float, silence_s: float) -> float:
+        """The seconds for which the answer is waited for, unless the agent gives a sign."""
+        return min(deadline, self._heard + silence_s) - time.monotonic()
 
     def settle(self, decode: Callable[[], Any]) -> None:
         """See `agent_client.Settled`."""
@@ -140,10 +164,13 @@ def collect_here(
             if not _may_have_rows(needs[table], session=session, host=host_of(run, agent)):
                 continue
             one = Pending(agent, table)
-            one.drop = run.agent.read_table(agent, request, one)
+            one.drop = run.agent.read_table(agent, request, one, one.on_wait)
             pending.append(one)
     for one in pending:
-        run.node.wait(one, max(0.0, deadline - time.monotonic()))
+        silence_s = _silence_s([requests[one.table]])
+        while not one.done and (left := one.left(deadline, silence_s)) > 0:
+            run.node.wait(one, left)
+        run.node.wait(one, 0.0)  # this process may have been delayed itself
         one.drop()
         host = host_of(run, one.agent)
         if one.answer is not None:
@@ -182,7 +209,7 @@ def collect_from(
     ]
     requests = [_request(table, needs[table], timeout_s) for _, table in asked]
     directories = [directory for (_, directory), _ in asked]
-    answers = ask_agents(directories, _wait_s(requests, timeout_s), requests)
+    answers = ask_agents(directories, _wait_s(requests, timeout_s), requests, _silence_s(requests))
     here = os.uname().nodename
     for ((session, _), table), answer in zip(asked, answers, strict=True):
         if isinstance(answer, TableRead):

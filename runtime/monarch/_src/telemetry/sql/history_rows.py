@@ -21,7 +21,6 @@ from monarch._src.actor.state.history import (
     Sent,
     TorchEvent,
 )
-from monarch._src.telemetry.sql.agent_rows import shape_json
 from monarch._src.telemetry.sql.place import (
     Place,
     actor_number,
@@ -29,6 +28,7 @@ from monarch._src.telemetry.sql.place import (
     mixed,
     number_of,
     place_of,
+    shape_json,
     wall_us,
 )
 from monarch._src.telemetry.sql.state.rows import Row

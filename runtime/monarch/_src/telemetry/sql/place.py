@@ -5,8 +5,9 @@ Runs in: any process with a runtime, on its receiving thread.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from functools import lru_cache
-from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from monarch._src.system.epoch import epoch_ns
@@ -44,14 +45,25 @@ def mixed(base: int, number: int) -> int:
 
 @lru_cache(maxsize=1024)
 def number_of(text: str) -> int:
-    """A 64-bit number that stands for a text."""
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
+    """A 64-bit number that stands for a text: FNV-1a.
+
+    Every rank would load hashlib, and OpenSSL with it, for a better one.
+    """
+    number = 0xCBF29CE484222325
+    for byte in text.encode():
+        number = (number ^ byte) * 0x100000001B3 & _MASK
+    return number
 
 
 @lru_cache(maxsize=1024)
 def actor_number(uid: int, node: str) -> int:
     """A 64-bit number for the actor of that actor mesh in that process."""
     return number_of(f"{uid:x}.{node}")
+
+
+def shape_json(labels: Sequence[str], sizes: Sequence[int]) -> str:
+    """Labels and sizes as Monarch writes them."""
+    return json.dumps({"inner": {"labels": labels, "sizes": sizes}}, separators=(",", ":"))
 
 
 _offset_ns = 0

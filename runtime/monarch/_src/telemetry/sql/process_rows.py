@@ -18,9 +18,8 @@ from monarch._src.actor.state.program_metrics import bounds
 from monarch._src.config import settings_with_sources
 from monarch._src.failures.report import at_text
 from monarch._src.telemetry.opentelemetry import NAME
-from monarch._src.telemetry.sql.agent_rows import shape_json
 from monarch._src.telemetry.sql.history_rows import HISTORY_ROWS, RowsMissingError
-from monarch._src.telemetry.sql.place import actor_number, cells_of, place_of, wall_us
+from monarch._src.telemetry.sql.place import actor_number, cells_of, place_of, shape_json, wall_us
 from monarch._src.telemetry.sql.state.rows import Row, answer, problem_of
 from monarch._src.telemetry.sql.state.schema import TABLES
 from monarch._src.wire.messages import ReadTable, TableRead

@@ -115,7 +115,7 @@ def query(sql: str, timeout: float | None = None) -> QueryResult:
             variables of the program.
         timeout: seconds for the whole query. At least half of them are for hosts and ranks; rows
             of those that have not answered by then are `missing`. None: 2 s for ranks, 30 for
-            stacks (`frames`), and as long as the engine takes.
+            idle ones and for stacks (`frames`), and as long as the engine takes.
 
     Raises:
         QueryError: DuckDB refuses the query, it is not one SELECT, it needs more than 2 GB of

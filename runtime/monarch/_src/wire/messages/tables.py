@@ -17,7 +17,9 @@ class ReadTable(Message, tag=85):
     """Send these columns of the rows of a table that meet all conditions; answered by TableRead.
 
     `limit`: the maximal number of rows; -1: no limit. `timeout_s`: how long an agent waits for
-    ranks. A process ignores both.
+    ranks. With `patience_s` it waits so long for idle ranks, which a busy host delays, and
+    `timeout_s` after the last answer for others; meanwhile it sends a TableRead each second that
+    has `waiting` only. A process ignores all three.
     """
 
     request: int
@@ -26,13 +28,15 @@ class ReadTable(Message, tag=85):
     conditions: list[Condition]
     limit: int
     timeout_s: float
+    patience_s: float = 0.0
 
 
 class TableRead(Message, tag=86):
     """The answer to ReadTable: `count` rows, with `columns` in the form of `wire.table_codec`.
 
     `site`: that of the agent. `missing`: processes that are left out, each with the reason.
-    `dropped`: rows that did not fit into the message. `problem`: why there are no rows.
+    `dropped`: rows that did not fit into the message. `problem`: why there are no rows. `waiting`:
+    so many processes owe their rows to an agent, which will answer.
     """
 
     request: int
@@ -42,6 +46,7 @@ class TableRead(Message, tag=86):
     missing: list[tuple[str, str]] = []
     dropped: int = 0
     problem: str = ""
+    waiting: int = 0
 
 
 class SetHistory(Message, tag=87):

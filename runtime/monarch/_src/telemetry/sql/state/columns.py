@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
+
+import msgspec
 
 Type = Literal["BIGINT", "UBIGINT", "DOUBLE", "VARCHAR", "BOOLEAN"]
 
@@ -19,8 +20,7 @@ class Source(enum.Flag):
     STACKS = enum.auto()  # py-spy, which an agent runs on its ranks
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """A column of a table."""
 
     name: str
@@ -28,8 +28,7 @@ class Column:
     doc: str
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """The columns that name the process of a row: the uid and name of its mesh, and its rank.
 
     An agent asks only the processes that conditions on these columns leave.
@@ -40,8 +39,7 @@ class Place:
     rank: str
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(msgspec.Struct, frozen=True, dict=True):
     """A table. `sent` are the columns that its source sends, in that order."""
 
     name: str

@@ -42,7 +42,7 @@ PROCS = Table(
         *MESH,
         Column("point_json", "VARCHAR", "the coordinates of the rank, a JSON object"),
         Column("pid", "BIGINT", "the pid; NULL before the process exists"),
-        Column("state", "VARCHAR", "starting, idle, busy, paused, failed or stopped"),
+        Column("state", "VARCHAR", "starting, idle, busy, paused, suspended, failed or stopped"),
         Column("since_s", "DOUBLE", "seconds in this state"),
         Column("actor", "VARCHAR", "the class of the actor that runs an endpoint; NULL if none"),
         Column("endpoint", "VARCHAR", "the endpoint that runs; NULL if none"),
