@@ -102,6 +102,28 @@ def test_a_result_is_printed_as_csv(kernel: Kernel) -> None:
     assert kernel.refused("%%monarch sql --csv --df\nSELECT 1") == "give --df or --csv, not both"
 
 
+PARTIAL = """
+from monarch import observe
+from monarch.observe import MissingRows, QueryResult
+
+missing = tuple(MissingRows("t", f"w[gpus={rank}] on h", "gone") for rank in (1, 2))
+before, observe.query = observe.query, lambda *_: QueryResult(("n",), ("BIGINT",), ((1,),), missing)
+"""
+
+
+def test_every_form_of_a_result_names_the_missing_rows(kernel: Kernel) -> None:
+    line = "missing rows of t: w[gpus=1..2] on h: gone"
+    kernel.ok(PARTIAL)
+    for options in ("--csv", "--df"):
+        assert f"monarch: {line}\n" in kernel.ok(f"%%monarch sql {options} f\nSELECT 1").stderr
+    assert kernel.value("f.attrs['missing'] == missing") == "True"
+    shown = kernel.ok("%%monarch sql found\nSELECT 1").result
+    kernel.ok("observe.query = before")
+    assert shown["text/plain"].splitlines()[-1] == line
+    assert line in shown["text/html"]
+    assert kernel.value("found.missing == missing") == "True"
+
+
 def test_tables_and_columns_complete_in_the_cell(kernel: Kernel) -> None:
     assert kernel.complete("%%monarch sql\nSELECT * FROM pro") == ["procs", "proc_nodes"]
     assert "log_lines" in kernel.complete("%%monarch sql\nSELECT text\nFROM lo")
