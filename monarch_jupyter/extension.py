@@ -105,8 +105,7 @@ class Extension:
             undo.callback(nested_asyncio, False)
             autoreload.install(self._shell, router.say)
             undo.callback(autoreload.restore)
-            report = partial(self._report_pauses, cells, router)
-            undo.callback(PauseNotices(report, lambda: cells.newest).close)
+            self._report_pauses(cells, router, undo)
             errors = CellErrors(self._shell, flush, notices.mark_shown)
             errors.install()
             undo.callback(errors.restore)
@@ -208,7 +207,13 @@ class Extension:
             shared_request_handler(self._shell.user_ns), found, cell_names_of(self._shell)
         ).bundle()
 
-    def _report_pauses(
+    def _report_pauses(self, cells: Cells, router: OutputRouter, undo: ExitStack) -> None:
+        notices = PauseNotices(partial(self._show_pauses, cells, router), lambda: cells.newest)
+        undo.callback(notices.close)
+        self._on("pre_run_cell", notices.begin, undo)
+        self._on("post_run_cell", notices.end, undo)
+
+    def _show_pauses(
         self, cells: Cells, router: OutputRouter, waits: Groups, line: str, cell: int
     ) -> PauseView | None:
         """Show paused ranks in the cell that runs or ran last, since it may wait for them."""

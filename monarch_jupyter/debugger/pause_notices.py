@@ -1,7 +1,11 @@
 """Notices about paused ranks, and a console through `input()`.
 
 Runs in: the kernel. The receiving thread queues pauses; a thread of this module reports them a
-moment later, so that ranks that stop in one place share a notice.
+moment later, so that ranks that stop in one place share a notice. The same thread polls while a
+cell runs and ranks are paused since earlier cells: if the cell waits for them, it has the notice
+too.
+Invariants: the views, and the shown ranks of a cell, belong to that thread, which has no timer
+while no rank is paused or no cell runs.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Protocol
 
@@ -24,6 +28,10 @@ TOGETHER = 0.2
 """Seconds for which a pause waits for the next one."""
 LATEST = 1.0
 """Seconds after which pauses are reported, even if more may follow."""
+EVERY = 0.5
+"""Seconds between two polls of a running cell."""
+AFTER = 2.0
+"""Seconds that a cell waits, not for paused ranks as far as is known, before it has the notice."""
 MOST_VIEWS = 50
 """Views that are kept up to date; older ones stay as they are."""
 
@@ -53,18 +61,42 @@ class _View:
     keys: set[Key]
 
 
+@dataclass
+class _Cell:
+    """The running cell, for whose waits paused ranks are reported again."""
+
+    thread: int
+    shown: set[Key] = field(default_factory=set[Key])
+    waits_since: float | None = None
+
+
+_CHANGED_CELL = object()
+
+
 class PauseNotices:
-    """Reports each paused thread once, from construction until `close`."""
+    """Reports each paused thread once, and again in each later cell that waits for it.
+
+    From construction until `close`.
+    """
 
     def __init__(self, show: Show, cell_now: Callable[[], int]) -> None:
         self._show = show
         self._cell_now = cell_now
-        self._queue: queue.SimpleQueue[RankPaused | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._reported: set[Key] = set()
         self._paused: dict[Key, RankPaused] = {}
         self._views: list[_View] = []
+        self._running: _Cell | None = None
         self._unsubscribe = observe.on_change(self._on_change)
+
+    def begin(self) -> None:
+        """Follow the cell that begins on this thread."""
+        self._set_cell(_Cell(threading.get_ident()))
+
+    def end(self) -> None:
+        """Follow the cell no more, since it has ended."""
+        self._set_cell(None)
 
     def close(self) -> None:
         """Stop reporting. Idempotent."""
@@ -74,12 +106,19 @@ class PauseNotices:
             self._thread.join()
             self._thread = None
 
+    def _set_cell(self, cell: _Cell | None) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # of a subshell, which runs beside the cell
+        self._running = cell
+        if self._thread is not None and self._paused:
+            self._queue.put(_CHANGED_CELL)
+
     def _on_change(self, change: object) -> None:
         if not isinstance(change, RankPaused):
             return
         key = _key(change)
         if change.why == IN_EDITOR:  # the editor shows this pause
-            given = [one for one in self._paused if one[:2] == key[:2]]
+            given = [one for one in list(self._paused) if one[:2] == key[:2]]
             for one in given:
                 del self._paused[one]
             if given:
@@ -94,9 +133,18 @@ class PauseNotices:
             self._thread.start()
         self._queue.put(change)
 
+    # --- on the thread of this module -------------------------------------------------------------
+
     def _run(self) -> None:
         while True:
-            change = self._queue.get()
+            polls = self._running is not None and bool(self._paused)
+            try:
+                change = self._queue.get(timeout=EVERY if polls else None)
+            except queue.Empty:
+                self._report_waits()
+                continue
+            if change is _CHANGED_CELL:
+                continue
             until = monotonic() + LATEST
             with suppress(queue.Empty):
                 while change is not None and (left := until - monotonic()) > 0:
@@ -109,17 +157,43 @@ class PauseNotices:
         # Some may have resumed by now, and a thread that steps has been reported already.
         news = {key: one for key, one in paused.items() if key not in self._reported}
         self._reported.update(news)
-        cell = self._cell_now()
-        if news and self._views and self._views[-1].cell == cell:
+        self._show_in_cell(news, paused)
+
+    def _report_waits(self) -> None:
+        """Show the ranks paused since earlier cells in the running cell, if it waits for them."""
+        cell, paused = self._running, dict(self._paused)
+        if cell is None:
+            return
+        now = monotonic()
+        if not observe.is_waiting(cell.thread):
+            cell.waits_since = None
+            return
+        if cell.waits_since is None:
+            cell.waits_since = now
+        found = list(paused.values())
+        if now - cell.waits_since < AFTER:
+            found = observe.owing_answers(found)
+        news = {key: one for one in found if (key := _key(one)) not in cell.shown}
+        if self._running is cell:
+            self._show_in_cell(news, paused)
+
+    def _show_in_cell(
+        self, news: Mapping[Key, RankPaused], paused: Mapping[Key, RankPaused]
+    ) -> None:
+        """Bring all views up to date, and show `news` in the cell that runs, or ran last."""
+        number, running = self._cell_now(), self._running
+        if running is not None:
+            running.shown.update(news)
+        if news and self._views and self._views[-1].cell == number:
             self._views[-1].keys.update(news)  # a cell has one view, however many ranks stop
             news = {}
         for view in self._views:
             view.shown.update(groups_of(paused[key] for key in view.keys & paused.keys()))
         if news:
             groups = groups_of(news.values())
-            shown = self._show(groups, "\n".join(map(pause_line, groups)), cell)
+            shown = self._show(groups, "\n".join(map(pause_line, groups)), number)
             if shown is not None:
-                self._views = [*self._views, _View(shown, cell, set(news))][-MOST_VIEWS:]
+                self._views = [*self._views, _View(shown, number, set(news))][-MOST_VIEWS:]
 
 
 def gone_text(rank: WaitingRank, there: Iterable[WaitingRank]) -> str:

@@ -71,6 +71,7 @@ from monarch._src.observe.open_calls import (
     open_calls,
 )
 from monarch._src.observe.open_pulls import OpenPull, open_pulls
+from monarch._src.observe.paused_waits import is_waiting, owing_answers
 from monarch._src.observe.stacks.query import (
     MeshStacks,
     StackFrame,
@@ -173,6 +174,7 @@ __all__ = [
     "fold_failures",
     "interrupt_procs",
     "is_label",
+    "is_waiting",
     "kill_procs",
     "live_actors",
     "meshes",
@@ -189,6 +191,7 @@ __all__ = [
     "open_maps",
     "open_pulls",
     "other_failures_text",
+    "owing_answers",
     "payload_counts",
     "profile",
     "profile_at",

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -236,13 +241,7 @@ print([(one.function, one.line) for one in monarch.debug.waiting()])
 monarch.debug.cast("!x = 5")
 _ = monarch.debug.resume()
 """
-    message = kernel.client.session.msg(
-        "execute_request",
-        {"code": code, "silent": False, "store_history": False, "user_expressions": {},
-         "allow_stdin": False},
-    )  # fmt: skip
-    message["header"]["subshell_id"] = subshell
-    kernel.client.shell_channel.send(message)
+    in_subshell(kernel, subshell, code)
     values, said = "", ""
     while not values:
         found = kernel.client.get_iopub_msg(timeout=PATIENCE)
@@ -327,3 +326,136 @@ def test_a_page_opens_a_console_by_asking_also_where_a_rank_only_runs(
     over = page.done(do="say", console=opened["console"], text="continue")
     assert (over["over"], over["note"]) == (True, "workers[gpus=0] has gone on")
     kernel.ok("sleeping.get(60)")
+
+
+NOTICE = "application/vnd.jupyter.widget-view+json"
+CONTINUE_ON_0 = """
+import monarch.debug
+while len(monarch.debug.waiting()) < 4:
+    pass
+monarch.debug.cast("continue", "workers[gpus=0]")
+"""
+VIA = """
+from monarch.actor import Channel
+class Caller(Actor):
+    @endpoint
+    def call(self, others):
+        return others.step.call(7).get()
+caller = workers.slice(gpus=0).spawn("caller", Caller)
+"""
+PAUSED_MAP = """
+def hold(item):
+    if item == 1:
+        breakpoint()
+    return item
+items = workers.imap_unordered(hold, range(4))
+while not mj.debug():
+    pass
+"""
+
+
+def interrupted_at_notice(kernel: Kernel, code: str) -> dict[str, str]:
+    """Execute a cell, and press stop when it says that ranks are paused; that display."""
+    found: dict[str, str] = {}
+    for message in kernel.watch(code):
+        data = message["content"].get("data", {})
+        if message["msg_type"] == "display_data" and "opens a console" in data["text/plain"]:
+            found = data
+            kernel.manager.interrupt_kernel()
+    assert found, f"{code!r} has no notice"
+    return found
+
+
+def in_subshell(kernel: Kernel, subshell: str, code: str) -> None:
+    """Execute code beside the running cell."""
+    message = kernel.client.session.msg(
+        "execute_request",
+        {"code": code, "silent": False, "store_history": False, "user_expressions": {},
+         "allow_stdin": False},
+    )  # fmt: skip
+    message["header"]["subshell_id"] = subshell
+    kernel.client.shell_channel.send(message)
+
+
+def test_each_wait_for_ranks_paused_in_an_earlier_cell_has_the_notice(kernel: Kernel) -> None:
+    kernel.ok("%monarch spawn workers gpus=4")
+    kernel.ok("%monarch debug --post-mortem on")
+    subshell = kernel.new_subshell()
+    # A call ends with its first error; the other ranks stay paused.
+    failed = Shown("ok")
+    continued = False
+    for message in kernel.watch("%%monarch on workers\nx = 1\n1 / 0", failed):
+        if not continued and message["msg_type"] == "display_data":
+            continued = True
+            in_subshell(kernel, subshell, CONTINUE_ON_0)
+    assert "division by zero" in failed.traceback
+    kernel.ok("import monarch_jupyter as mj")
+    assert kernel.value("len(mj.debug())") == "3"
+    notice = interrupted_at_notice(kernel, "%%monarch on workers\ny = 3")
+    said = notice["text/plain"]
+    assert said.startswith("monarch: 3 ranks wait where it raised ZeroDivisionError")
+    assert "workers[gpus=1..3]. `%monarch debug workers[gpus=1]` opens a console" in said
+    assert NOTICE in notice
+    assert not kernel.ok("workers.pull('x')").displays  # pulls do not wait for cells
+    kernel.ok("%monarch debug --continue")
+    kernel.ok("%monarch debug --post-mortem off")
+
+    kernel.ok(TRAINER)
+    kernel.ok(VIA)
+    kernel.ok(CALL)
+    waits = (
+        "trainers.step.call(6).get()",  # may report the pauses for the first time
+        "await trainers.slice(gpus=2).step.call_one(6)",
+        "caller.call.call_one(trainers).get()",  # waits for an actor that waits for them
+        "_, receiver = Channel.open()\nreceiver.recv().get()",
+        "answer.get()",  # its interrupt ends the pauses
+    )
+    for code in waits:
+        notice = interrupted_at_notice(kernel, code)
+        assert "at a breakpoint in Trainer.step, Cell In[" in notice["text/plain"], code
+        assert NOTICE in notice
+
+    kernel.ok(PAUSED_MAP)
+    kernel.ok("workers.slice(gpus=0).map(abs, [1])")
+    notice = interrupted_at_notice(kernel, "list(items)")
+    assert "1 rank waits at a breakpoint in hold, Cell In[" in notice["text/plain"]
+
+
+IN_A_TERMINAL = """
+import json, sys
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+for cell in json.loads(sys.argv[1]):
+    print("begins", flush=True)
+    shell.run_cell(cell)
+"""
+
+
+def test_a_terminal_has_a_line_in_each_cell_that_waits_for_ranks_of_an_earlier_one(
+    tmp_path: Path,
+) -> None:
+    wait = "trainers.step.call(6).get()"
+    cells = [
+        "%load_ext monarch_jupyter",
+        "%monarch spawn workers gpus=4",
+        TRAINER,
+        CALL,
+        wait,
+        wait,
+    ]
+    command = [sys.executable, "-c", IN_A_TERMINAL, json.dumps(cells)]
+    said: list[str] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as program:
+        assert program.stdout is not None
+        begun, told = 0, False
+        for line in program.stdout:
+            if line == "begins\n":
+                begun, told = begun + 1, False
+            # Ranks may stop one after the other; the last cell has them in one line.
+            if begun >= 5 and "opens a console" in line and not told:
+                said.append(line)
+                told = True
+                program.send_signal(signal.SIGINT)
+    assert len(said) == 2
+    assert said[1].startswith("monarch: 2 ranks wait at a breakpoint in Trainer.step")
+    assert "workers[gpus=1..2]. `%monarch debug workers[gpus=1]` opens a console" in said[1]
