@@ -53,6 +53,7 @@ DEFAULTS = {
     "telemetry_retention": 0.0,
     "telemetry_rows": 4096,
     "tensor_item": "error",
+    "post_mortem_bystanders": False,
 }
 
 

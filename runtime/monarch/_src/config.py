@@ -60,6 +60,8 @@ class Settings(msgspec.Struct, frozen=True):
     telemetry_rows: the maximal number of rows of each kind of history in a process.
     tensor_item: what code gets that needs the values of a tensor of a mesh, such as `loss.item()`:
         an `error`, or by `fetch` those of the first rank of the mesh, for which it waits.
+    post_mortem_bystanders: whether a post-mortem pauses ranks, too, whose collective has failed
+        because another rank has left it. Read by the process that turns post-mortem pauses on.
     actor_queue_dispatch: always True: each actor has a queue of its own for messages.
     """
 
@@ -82,6 +84,7 @@ class Settings(msgspec.Struct, frozen=True):
     telemetry_retention: float = 0.0
     telemetry_rows: int = 4096
     tensor_item: str = "error"
+    post_mortem_bystanders: bool = False
 
     @property
     def cleanup_s(self) -> float:
@@ -210,6 +213,7 @@ _PARSERS: dict[str, Callable[[str, object], Any]] = {
     "telemetry_retention": seconds,
     "telemetry_rows": _count,
     "tensor_item": _tensor_item,
+    "post_mortem_bystanders": _flag,
 }
 
 

@@ -15,6 +15,7 @@ from monarch._src.spmd.collective_errors import (  # noqa: E402
     StoreEndedError,
     failure_of,
     is_raised_by_statement,
+    tells_of_peer,
 )
 
 CLOSED = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer"
@@ -90,3 +91,30 @@ def test_c_code_raises_without_a_statement() -> None:
     assert not is_raised_by_statement(raised_by(lambda: torch.ones(2) @ torch.ones(3)))
     assert not is_raised_by_statement(raised_by(lambda: int("x")))
     assert is_raised_by_statement(stated(ValueError("x")))
+
+
+MISMATCH = "[enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:456] op.nbytes"
+
+
+@pytest.mark.parametrize(
+    ("error", "tells"),
+    [
+        (RuntimeError(CLOSED), True),
+        (RuntimeError(CLOSED.replace("closed", "reset")), True),
+        (RuntimeError(MISMATCH), False),
+        (RuntimeError(LATE), False),
+        (dist.DistBackendError("NCCL error: remote process exited or there was a network error"),
+         True),
+        (dist.DistBackendError("NCCL error: invalid usage"), False),
+        (dist.DistNetworkError("failed to recv, got 0 bytes"), True),
+        (StoreEndedError("the process groups of this rank have ended"), True),
+        (ValueError("Connection closed by peer"), False),
+    ],
+)  # fmt: skip
+def test_an_error_tells_that_a_peer_has_left(error: BaseException, tells: bool) -> None:
+    assert tells_of_peer(error) is tells
+
+    def raised_from() -> None:
+        raise ValueError("the step failed") from error
+
+    assert tells_of_peer(raised_by(raised_from)) is tells

@@ -45,6 +45,7 @@ from monarch._src.wire.messages.debugger import (
     DROP,
     ENDED,
     KEEP,
+    KEEP_ALL,
     RELEASE,
     SOURCE,
 )
@@ -53,6 +54,7 @@ log = logging.getLogger("monarch.agent")
 ACTIONS = {
     ATTACH: "attach", RELEASE: "release", COMMAND: "command", COMPLETE: "complete",
     SOURCE: "source", BREAK: "break in", KEEP: "pause failures", DROP: "pause no failures",
+    KEEP_ALL: "pause failures, of bystanders too",
 }  # fmt: skip
 
 
@@ -67,7 +69,7 @@ class DebugService(Part):
         self._notified_client = agent.owner.client_now
         self._table = DebugTable()
         self._bridges = BridgeTable()
-        self._post_mortem = False  # whether failing endpoints are paused
+        self._post_mortem = KeepFailures(False)  # whether failing endpoints are paused
         self._consoles: set[str] = set()  # terminals that have sent a request
         self._numbers = itertools.count(1)
         # Ranks asked to break in, by request number: console, its request, place.
@@ -102,8 +104,8 @@ class DebugService(Part):
         place = parse_proc_node(proc)
         if place is not None:
             self._perform_bridge(self._bridges.on_proc_connected(place))
-        if self._post_mortem:
-            self._node.send(proc, KeepFailures(True))
+        if self._post_mortem.on:
+            self._node.send(proc, self._post_mortem)
 
     def on_proc_ended(self, proc: str) -> None:
         """A proc has ended: answer the requests that wait for it."""
@@ -131,7 +133,7 @@ class DebugService(Part):
             if mesh is not None and sessions:
                 spec = mesh.spec
                 found.append(PausedMesh(uid, spec.name, spec.labels, spec.sizes, sessions))
-        self._node.send(peer, PausedListed(message.request, found, self._post_mortem))
+        self._node.send(peer, PausedListed(message.request, found, self._post_mortem.on))
         if peer.startswith(OBSERVER):  # observers send one request
             self._node.drop(peer)
 
@@ -148,8 +150,9 @@ class DebugService(Part):
             return
         if peer.startswith(DEBUGGER):
             self._consoles.add(peer)
-        if message.what in (KEEP, DROP):
-            self._set_post_mortem(message.what == KEEP)
+        if message.what in (KEEP, KEEP_ALL, DROP):
+            all_ones = message.what == KEEP_ALL
+            self._set_post_mortem(KeepFailures(all_ones or message.what == KEEP, all_ones))
             self._answer((peer, message.request, (0, 0)), "", "")
         elif message.what == BREAK:
             for mesh, rank, _ in message.targets:
@@ -180,10 +183,10 @@ class DebugService(Part):
         owned = {mesh.uid for mesh in self._host.meshes.values() if mesh.spec.owner == peer}
         return "" if owned.issuperset(meshes) else f"{peer} does not own that mesh"
 
-    def _set_post_mortem(self, on: bool) -> None:
-        self._post_mortem = on
+    def _set_post_mortem(self, wanted: KeepFailures) -> None:
+        self._post_mortem = wanted
         for mesh in self._host.meshes.values():
-            self._node.forward(_living(mesh), KeepFailures(on), Payload(b""))
+            self._node.forward(_living(mesh), wanted, Payload(b""))
 
     def _break_in(self, console: str, request: int, place: Place) -> None:
         proc = self._proc_at(place)

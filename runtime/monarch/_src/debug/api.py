@@ -126,7 +126,9 @@ def post_mortem(on: bool = True) -> None:
     """Pause endpoints where they raise, with their frames, before their callers get the exception.
 
     Applies to all ranks of the session until it is turned off (`on=False`). The exception is sent
-    to the caller when the pause ends, whatever the commands were.
+    to the caller when the pause ends, whatever the commands were. A rank whose collective fails
+    because another rank has died, or has raised, does not pause, unless the setting
+    `post_mortem_bystanders` is on.
 
     Raises:
         DebugError: there is no session yet.

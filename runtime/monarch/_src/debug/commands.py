@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace as replaced
 
+from monarch._src.config import settings
 from monarch._src.debug.agent_connection import AgentConnection
 from monarch._src.debug.listing import WaitingRank, WaitingRanks
 from monarch._src.debug.rank.frames import Source
@@ -31,6 +32,7 @@ from monarch._src.wire.messages.debugger import (
     DROP,
     ENDED,
     KEEP,
+    KEEP_ALL,
     RELEASE,
     RUNNING,
     SOURCE,
@@ -155,7 +157,8 @@ class DebugCommands:
 
     def keep_failures(self, on: bool) -> None:
         """Turn post-mortem pauses on or off for all ranks; see `api.post_mortem`."""
-        what = KEEP if on else DROP
+        all_ones = settings().post_mortem_bystanders
+        what = (KEEP_ALL if all_ones else KEEP) if on else DROP
         request = self._connection.request(
             lambda number: AskDebugger(number, what, [], "", False), 1
         )

@@ -20,6 +20,9 @@ _RAISES = {opcode.opmap[name] for name in ("RAISE_VARARGS", "RERAISE") if name i
 _OF_GLOO = re.compile(r"gloo/|caused pair closure|monitoredBarrier")
 _BY_ITSELF = re.compile(r"Timed out|caused pair closure|monitoredBarrier")
 _OF_A_STORE = re.compile(r"Connection|Broken pipe|failed to recv|Socket")
+_PEER_LEFT = re.compile(
+    r"closed by peer|reset by peer|Broken pipe|failed to recv|remote process|was aborted"
+)
 
 
 class StoreEndedError(RuntimeError):
@@ -36,15 +39,28 @@ class Failure(enum.Enum):
 
 def failure_of(error: BaseException) -> Failure:
     """The meaning of this exception, or of one that it was raised from or during."""
+    return _failure_in(error)[1]
+
+
+def tells_of_peer(error: BaseException) -> bool:
+    """Whether it tells by itself that a peer has left: by its class, or by the backend's text."""
+    found, failure = _failure_in(error)
+    if failure is not Failure.CONNECTION:
+        return False
+    return isinstance(found, StoreEndedError) or _PEER_LEFT.search(str(found)) is not None
+
+
+def _failure_in(error: BaseException) -> tuple[BaseException, Failure]:
+    """The first exception with a meaning, along causes and contexts, and the meaning."""
     seen: set[int] = set()
     one: BaseException | None = error
     while one is not None and id(one) not in seen:
         seen.add(id(one))
         found = _failure_of_one(one)
         if found is not Failure.NONE:
-            return found
+            return one, found
         one = one.__cause__ or one.__context__
-    return Failure.NONE
+    return error, Failure.NONE
 
 
 def _failure_of_one(error: BaseException) -> Failure:

@@ -21,7 +21,7 @@ from monarch._src.errors import CollectiveError
 from monarch._src.failures.report import RankFailure
 from monarch._src.spmd import gloo_sockets
 from monarch._src.spmd.backend_choice import CPU
-from monarch._src.spmd.collective_errors import Failure, failure_of
+from monarch._src.spmd.collective_errors import Failure, failure_of, tells_of_peer
 from monarch._src.spmd.state.group_watch import Absence, CallKey, CallState, Group, GroupWatch
 from monarch._src.spmd.torch_modules import distributed_c10d
 from monarch._src.wire.messages import Call
@@ -170,6 +170,18 @@ def reason_of(error: Exception) -> str | None:
     if watch.state.ended is None:
         watch.reason_known.wait(REASON_S)
     return watch.state.ended
+
+
+def is_of_bystander(error: BaseException) -> bool:
+    """Whether an endpoint raises this because another rank has died, or has left a collective.
+
+    Does not wait. Without a watch, or before the news of the other rank, the text decides.
+    """
+    if isinstance(error, CollectiveError):
+        return True
+    if failure_of(error) is Failure.NONE:
+        return False
+    return why_ended() is not None or tells_of_peer(error)
 
 
 def why_ended() -> str | None:

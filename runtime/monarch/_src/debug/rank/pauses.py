@@ -188,6 +188,7 @@ class ProcPauses:
         self._is_ending = False  # whether this process is to end
         self._break_in_module: Any = None
         self._post_mortem = False  # whether failing endpoints pause
+        self._pauses_bystanders = False  # whether those of bystanders do, too
         self._bridge: Bridge | None = None  # while an editor is connected
         runtime.hooks.unpause = self.unpause
 
@@ -341,6 +342,8 @@ class ProcPauses:
         traceback = error.__traceback__
         if traceback is None or type(error).__name__ == "BdbQuit":
             return
+        if not self._pauses_bystanders and _is_of_bystander(error):
+            return
         try:
             debugger = self._debugger_here(traceback.tb_frame, None)
             if debugger is not None:
@@ -359,6 +362,7 @@ class ProcPauses:
                 session.command(message)
         elif isinstance(message, KeepFailures):
             self._post_mortem = message.on
+            self._pauses_bystanders = message.bystanders
             self._update_failure_hook()
         elif isinstance(message, BreakIn):
             self._break_in(message.request)
@@ -415,6 +419,15 @@ def _ending_of(worker: ActorCell | None, call: Call | None) -> Ending:
         why = worker.dead or worker.stopped_failure("it was told to end at a breakpoint")
         return lambda: CallAborted(why)
     return CallCancelled if worker.tasks is None else asyncio.CancelledError
+
+
+def _is_of_bystander(error: BaseException) -> bool:
+    """Whether the rank has failed only because another one has left a collective."""
+    if "torch.distributed" not in sys.modules:
+        return False
+    from monarch._src.spmd.rank_watch import is_of_bystander  # most programs have no process group
+
+    return is_of_bystander(error)
 
 
 def _instance_here() -> ActorInstance | None:

@@ -9,8 +9,9 @@ from monarch._src.wire.messages.base import Message
 
 # States of a session, in Debugged and DebuggerAnswered.
 STOPPED, STEPPING, RUNNING, ENDED = 0, 1, 2, 3
-# Requests of a console. KEEP and DROP: the frames of endpoints that fail.
-ATTACH, RELEASE, COMMAND, COMPLETE, SOURCE, BREAK, KEEP, DROP = range(8)
+# Requests of a console. KEEP and DROP: the frames of endpoints that fail; KEEP_ALL: those of
+# bystanders, too.
+ATTACH, RELEASE, COMMAND, COMPLETE, SOURCE, BREAK, KEEP, DROP, KEEP_ALL = range(9)
 IN_EDITOR = "debugger"  # `PausedAt.why` of a thread that stands in the debugger of a bridge
 
 
@@ -60,9 +61,13 @@ class DebugCommand(Message, tag=141):
 
 
 class KeepFailures(Message, tag=142):
-    """Pause endpoints that fail, before they answer; or stop doing so."""
+    """Pause endpoints that fail, before they answer; or stop doing so.
+
+    `bystanders`: also those whose collective has failed because another rank has left it.
+    """
 
     on: bool
+    bystanders: bool = False
 
 
 class BreakIn(Message, tag=143):
@@ -119,7 +124,8 @@ class PausedListed(Message, tag=146):
 class AskDebugger(Message, tag=147):
     """A request to these sessions (mesh, rank, session); one DebuggerAnswered for each.
 
-    BREAK is for ranks, session 0; KEEP and DROP are for all, without targets, and answered once.
+    BREAK is for ranks, session 0; KEEP, KEEP_ALL and DROP are for all, without targets, and
+    answered once.
     `take`: take a session from the console that holds it.
     """
 
