@@ -78,21 +78,22 @@ def _time_text(for_s: Sequence[float]) -> str:
 
 def group_lines(group: StackGroup, cell_names: CellNames) -> list[str]:
     """The stacks that these ranks share, with source lines."""
-    lines = [line for thread in group.threads for line in _thread_lines(thread, cell_names)]
+    lines: list[str] = []
+    for at, thread in enumerate(group.threads):
+        waited_s = group.waited_s[at] if at < len(group.waited_s) else ()
+        lines += _thread_lines(thread, waited_s, cell_names)
     return [*lines, *group.notes]
 
 
-def _thread_lines(thread: ThreadStack, cell_names: CellNames) -> list[str]:
-    lines = (
-        [f"{'task' if thread.awaits and not thread.waits else 'thread'} {thread.name}"]
-        if thread.name
-        else []
-    )
+def _thread_lines(
+    thread: ThreadStack, waited_s: Sequence[float], cell_names: CellNames
+) -> list[str]:
+    lines = [f"{'task' if thread.is_task else 'thread'} {thread.name}"] if thread.name else []
     for frame in thread.frames:
         if frame.filename:
             lines += place_lines(Place(frame.filename, frame.line, frame.name, ""), cell_names)
         else:
             lines.append(frame.name)
     if thread.waits or thread.awaits:
-        lines.append(f"waits for {thread.awaits or 'an answer'}")
+        lines.append(f"waits for {thread.awaits or 'an answer'}{_time_text(waited_s)}")
     return lines

@@ -177,7 +177,7 @@ def test_the_stacks_of_an_endpoint_that_awaits_say_what_for_and_who_is_behind_it
         expect(cell).to_contain_text(
             "2 in Box.get, awaiting asyncio.Event.wait of self.full", timeout=PATIENCE_MS
         )
-        expect(cell).to_contain_text("put is queued behind Box.get")
+        expect(cell).to_contain_text("1 message (put) is queued behind Box.get")
         expect(cell).to_contain_text("it is a deadlock")
 
 

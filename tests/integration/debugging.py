@@ -8,6 +8,7 @@ import queue
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -82,6 +83,10 @@ class Stepper(Actor):
     def fail(self, value: int) -> None:
         kept = value + 1
         raise ValueError(f"no {kept}")
+
+    @endpoint
+    def sleep(self) -> None:
+        time.sleep(600)
 
     @endpoint
     def in_thread(self, value: int) -> int:

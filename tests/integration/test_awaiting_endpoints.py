@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,11 +97,36 @@ class Waiter(Actor):
 
 
 class Asker(Actor):
-    """Blocks on an answer."""
+    """Blocks on an answer, in a sleep, on a message, on a lock."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
 
     @endpoint
     def ask(self, other: Any) -> None:
         other.get.call_one().get()
+
+    @endpoint
+    def sleep(self) -> None:
+        time.sleep(600)
+
+    @endpoint
+    def a_message(self) -> None:
+        _, receiver = Channel[int].open()
+        receiver.recv().get()
+
+    @endpoint
+    def a_lock(self) -> None:
+        with self.lock, self.lock:
+            pass
+
+
+class BlocksALoop(Actor):
+    """An async endpoint that blocks the loop of its actor."""
+
+    @endpoint
+    async def sleep(self) -> None:
+        time.sleep(600)  # noqa: ASYNC251
 
 
 class RunsALoop(Actor):
@@ -142,18 +168,19 @@ def test_a_call_that_is_queued_behind_the_wait_that_it_would_end_is_named_as_a_d
 ) -> None:
     boxes = workers.slice(gpus=0).spawn("boxes", box)
     held = boxes.get.call_one()
-    queued = boxes.put.call_one()
+    queued = [boxes.put.call_one(), boxes.put.call_one()]
     name = box.__name__
-    _, group = look_until(workers, lambda group: bool(group.notes))
+    _, group = look_until(workers, lambda group: group.notes != () and "2" in group.notes[0])
     (note,) = group.notes
+    of = "asyncio" if box is Box else "threading"
     assert note == (
-        f"put is queued behind {name}.get, and the actor runs one call at a time: if put has to "
-        "end this wait, it is a deadlock; @concurrent_endpoint on get lets them overlap (in an "
-        "async actor)"
+        f"2 messages (put) are queued behind {name}.get, which waits for {of}.Event.wait of "
+        "self.full. The actor runs one call at a time: if put has to end this wait, it is a "
+        "deadlock; @concurrent_endpoint on get lets them overlap (in an async actor)"
     )
     assert group.for_s[0] > 0
     assert not held.done
-    assert not queued.done
+    assert not any(one.done for one in queued)
     headline, group = look_until(workers, lambda group: bool(group.threads))
     if box is Box:
         assert headline == "1 in Box.get, awaiting asyncio.Event.wait of self.full"
@@ -194,13 +221,59 @@ def test_an_endpoint_that_blocks_on_an_answer_says_which(workers: ProcMesh) -> N
     _, group = look_until(workers, lambda group: group.threads != () and group.threads[0].waits)
     (thread,) = group.threads
     assert thread.awaits == "an answer from Box.get on workers[gpus=1]"
-    assert "\n  waits for an answer from Box.get on workers[gpus=1]" in str(stacks(workers))
+    assert "\n  waits for an answer from Box.get on workers[gpus=1], for " in str(stacks(workers))
+    queued = asker.sleep.call_one()
+    _, group = look_until(workers, lambda group: bool(group.notes))
+    (note,) = group.notes
+    assert note.startswith(
+        "1 message (sleep) is queued behind Asker.ask, which waits for an answer from Box.get on "
+        "workers[gpus=1], for "
+    )
+    assert "deadlock" not in note
+    assert not held.done
+    assert not queued.done
+
+
+@pytest.mark.parametrize("actor", ["first", "second"])
+@pytest.mark.parametrize(
+    ("endpoint_name", "what", "headline", "is_timed"),
+    [
+        ("sleep", "time.sleep(600)", "in time.sleep(600)", True),
+        ("a_message", "a message to a port", "waiting for a message to a port", True),
+        ("a_lock", "threading.Lock.acquire of self.lock", "in threading.Lock.acquire of self.lock",
+         False),
+    ],
+)  # fmt: skip
+def test_an_endpoint_that_blocks_says_what_on_and_since_when(
+    workers: ProcMesh, actor: str, endpoint_name: str, what: str, headline: str, is_timed: bool
+) -> None:
+    one = workers.slice(gpus=0)
+    if actor == "second":  # the first has the main thread
+        one.spawn("first", Asker)
+    asker = one.spawn("asker", Asker)
+    held = getattr(asker, endpoint_name).call_one()
+    found, group = look_until(workers, lambda group: headline in group.what)
+    (thread,) = group.threads
+    assert found == f"1 {group.what}"
+    assert (thread.awaits, thread.waits) == (what, "waiting" in headline)
+    assert not thread.is_task
+    assert thread.name == ("" if actor == "first" else "actor-asker")
+    assert [bool(seconds) for seconds in group.waited_s] == [is_timed]
+    assert not held.done
+
+
+def test_an_async_endpoint_that_blocks_its_loop_says_what_on(workers: ProcMesh) -> None:
+    held = workers.slice(gpus=0).spawn("blocks", BlocksALoop).sleep.call_one()
+    _, group = look_until(workers, lambda group: "in time.sleep(600)" in group.what)
+    (thread,) = group.threads
+    assert (thread.awaits, thread.is_task) == ("time.sleep(600)", False)
     assert not held.done
 
 
 def test_a_sync_endpoint_with_a_loop_of_its_own_says_what_that_awaits(workers: ProcMesh) -> None:
     held = workers.slice(gpus=0).spawn("runs", RunsALoop).run.call_one()
-    look_until(workers, lambda group: "run" in group.what)
+    _, group = look_until(workers, lambda group: "in asyncio.sleep(600)" in group.what)
+    assert group.waited_s[0]
     assert not held.done
 
 
@@ -213,7 +286,7 @@ def test_a_terminal_says_the_same(workers: ProcMesh, own_base_directory: Path) -
     assert "1 in Box.get, awaiting asyncio.Event.wait of self.full: gpus=0, for " in out
     assert "\n  task Box.get\n" in out
     assert "\n  waits for asyncio.Event.wait of self.full\n" in out
-    assert "put is queued behind Box.get" in out
+    assert "1 message (put) is queued behind Box.get, which waits for asyncio.Event.wait" in out
     assert not held.done
     assert not queued.done
 

@@ -19,7 +19,7 @@ from monarch.debug import (
     resume,
     waiting,
 )
-from monarch.observe import snapshot
+from monarch.observe import cancel_calls, open_calls, snapshot
 from tests.integration.actors import Imports
 from tests.integration.commands import monarch
 from tests.integration.debugging import AsyncStepper, Stepper, news
@@ -257,6 +257,15 @@ def test_a_deadline_stands_still_while_its_rank_is_paused(
     assert waited.get(timeout=PATIENCE_S) == 102
 
 
+def until_broken_into(mesh: ProcMesh) -> WaitingRanks:
+    """Break into a rank as soon as its endpoint runs."""
+    while True:
+        try:
+            return break_in(mesh, timeout=PATIENCE_S)
+        except DebugError:
+            pass  # the call is on its way
+
+
 def test_a_rank_that_computes_or_waits_is_broken_into(
     four: ProcMesh, steppers: ActorMesh, until: Until, gate: GateKeeper
 ) -> None:
@@ -269,6 +278,12 @@ def test_a_rank_that_computes_or_waits_is_broken_into(
         pass
     (found,) = break_in(four.slice(gpus=0), timeout=PATIENCE_S)
     assert (found.why, found.function) == ("break", "Stepper.wait_for")
+    sleeps = steppers.slice(gpus=2).sleep.call_one()
+    (found,) = [*until_broken_into(four.slice(gpus=2))]
+    assert (found.why, found.code) == ("break", "time.sleep(600)")
+    cancel_calls([one for one in open_calls() if one.endpoint == "sleep"])
+    with pytest.raises(ActorError, match="cancelled"):
+        sleeps.get(timeout=PATIENCE_S)
     assert attach("workers[gpus=0]").send("p timeout") == f"{PATIENCE_S}\n"
     resume("workers[gpus=0]")
     resume()

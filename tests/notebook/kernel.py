@@ -162,6 +162,31 @@ class Kernel:
         """A shell of the kernel that answers while the main one is busy."""
         return self.control("create_subshell_request", {})["subshell_id"]
 
+    def send_to_subshell(self, subshell: str, code: str) -> str:
+        """Execute code in that shell, beside the running cell; the id of the request."""
+        message = self.client.session.msg(
+            "execute_request",
+            {"code": code, "silent": False, "store_history": False, "user_expressions": {},
+             "allow_stdin": False},
+        )  # fmt: skip
+        message["header"]["subshell_id"] = subshell
+        self.client.shell_channel.send(message)
+        return message["header"]["msg_id"]
+
+    def run_in_subshell(self, subshell: str, code: str) -> str:
+        """Execute code in that shell; its stdout. What the running cell shows meanwhile is lost."""
+        request = self.send_to_subshell(subshell, code)
+        said = ""
+        while True:
+            message = self._next_message()
+            content = message["content"]
+            if message["parent_header"].get("msg_id") != request:
+                continue
+            if message["msg_type"] == "stream" and content["name"] == "stdout":
+                said += content["text"]
+            if message["msg_type"] == "status" and content["execution_state"] == "idle":
+                return said
+
     def control(self, kind: str, content: dict[str, Any]) -> dict[str, Any]:
         """Ask on the control channel, which answers while a cell runs; the answer's content."""
         message = self.client.session.msg(kind, content)

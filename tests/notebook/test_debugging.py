@@ -241,7 +241,7 @@ print([(one.function, one.line) for one in monarch.debug.waiting()])
 monarch.debug.cast("!x = 5")
 _ = monarch.debug.resume()
 """
-    in_subshell(kernel, subshell, code)
+    kernel.send_to_subshell(subshell, code)
     values, said = "", ""
     while not values:
         found = kernel.client.get_iopub_msg(timeout=PATIENCE)
@@ -366,17 +366,6 @@ def interrupted_at_notice(kernel: Kernel, code: str) -> dict[str, str]:
     return found
 
 
-def in_subshell(kernel: Kernel, subshell: str, code: str) -> None:
-    """Execute code beside the running cell."""
-    message = kernel.client.session.msg(
-        "execute_request",
-        {"code": code, "silent": False, "store_history": False, "user_expressions": {},
-         "allow_stdin": False},
-    )  # fmt: skip
-    message["header"]["subshell_id"] = subshell
-    kernel.client.shell_channel.send(message)
-
-
 def test_each_wait_for_ranks_paused_in_an_earlier_cell_has_the_notice(kernel: Kernel) -> None:
     kernel.ok("%monarch spawn workers gpus=4")
     kernel.ok("%monarch debug --post-mortem on")
@@ -387,7 +376,7 @@ def test_each_wait_for_ranks_paused_in_an_earlier_cell_has_the_notice(kernel: Ke
     for message in kernel.watch("%%monarch on workers\nx = 1\n1 / 0", failed):
         if not continued and message["msg_type"] == "display_data":
             continued = True
-            in_subshell(kernel, subshell, CONTINUE_ON_0)
+            kernel.send_to_subshell(subshell, CONTINUE_ON_0)
     assert "division by zero" in failed.traceback
     kernel.ok("import monarch_jupyter as mj")
     assert kernel.value("len(mj.debug())") == "3"

@@ -74,9 +74,10 @@ class ActorInstance(msgspec.Struct, eq=False):
     is_async: bool = False
     find_creator: Callable[[], CreatorInstance | None] | None = None
     thread: int = 0  # the thread that handles its messages
-    # Of a sync actor: the Waitable that its thread is blocked on; a Waitable that is done while a
-    # failure is to be checked; and the function that checks it, on the actor's thread.
+    # Of a sync actor: the Waitable that its thread is blocked on, and since when; a Waitable that
+    # is done while a failure is to be checked; and the function that checks it, on that thread.
     blocked_on: Any = None
+    blocked_since: float = 0.0
     check_due: Any = None
     check_failures: Callable[[], None] | None = None
 

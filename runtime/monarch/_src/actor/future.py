@@ -220,6 +220,7 @@ class Future(Waitable, Generic[R]):
             if self.pending is not None:
                 wait = Wait(self.pending.number, self, None, timeout is not None)
                 instance.waiting.begin(wait)
+            instance.blocked_since = monotonic()
             instance.blocked_on = self
             while True:
                 check_due = instance.check_due
@@ -319,6 +320,7 @@ class Future(Waitable, Generic[R]):
         if not self.done:
             waiter = self._when_done()
             watched = self._task_wait(waiter)
+            _began = monotonic()  # read from this frame by `observe.stacks.awaited`
             try:
                 yield from waiter.__await__()
             except BaseException:

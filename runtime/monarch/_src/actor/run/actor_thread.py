@@ -8,11 +8,14 @@ from __future__ import annotations
 from monarch._src.actor.context import current
 from monarch._src.actor.run import sync_loop
 from monarch._src.actor.run.cell import ActorCell
+from monarch._src.actor.run.interruptible_sleep import make_interruptible
 
 
 def run(cell: ActorCell) -> None:
     """Run the actor. Returns when the actor has ended."""
     try:
+        if cell.runtime.proc_ref is not None:  # not in a client
+            make_interruptible()
         cls = cell.prepare()
         if cls is None:
             return

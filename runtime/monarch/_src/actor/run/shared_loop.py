@@ -13,8 +13,15 @@ from collections.abc import Callable
 
 from monarch._src.actor.context import current
 from monarch._src.actor.run.cell import ActorCell
-from monarch._src.actor.run.sync_loop import construct, end, handle, shielded
-from monarch._src.net.local.interrupt import Shield, SignalShield, unshield_this_thread
+from monarch._src.actor.run.interruptible_sleep import make_interruptible
+from monarch._src.actor.run.sync_loop import construct, end, handle
+from monarch._src.errors import CallCancelled
+from monarch._src.net.local.interrupt import (
+    Shield,
+    SignalShield,
+    shield_this_thread,
+    unshield_this_thread,
+)
 from monarch._src.net.local.waitable import Waitable
 
 log = logging.getLogger("monarch.actor")
@@ -44,7 +51,8 @@ class SharedLoop:
     def serve(self, first: ActorCell) -> None:
         """Serve that actor and those that join it, until all have ended."""
         wait, work = first.runtime.node.leader.wait, self._work
-        shield = shielded(first)
+        make_interruptible()
+        shield = shield_this_thread(CallCancelled)
         try:
             self._admit(first, shield)
             del first  # an actor is released when it has ended

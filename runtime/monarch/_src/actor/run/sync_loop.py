@@ -12,7 +12,6 @@ from typing import Any
 from monarch._src.actor.errors.remote import unship
 from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.run.endpoint_table import BoundEndpoint
-from monarch._src.actor.run.interruptible_sleep import make_interruptible
 from monarch._src.actor.run.mailbox import CheckFailures, Item, Stop
 from monarch._src.actor.tracing import TRACE
 from monarch._src.errors import CallCancelled
@@ -30,7 +29,7 @@ log = logging.getLogger("monarch.actor")
 
 def serve(cell: ActorCell) -> None:
     """Construct the actor and serve its messages until it ends."""
-    shield = shielded(cell)
+    shield = shield_this_thread(CallCancelled)
     try:
         cell.raise_in = shield.raise_in
         if not construct(cell, shield):
@@ -53,14 +52,6 @@ def serve(cell: ActorCell) -> None:
     finally:
         cell.raise_in = None
         unshield_this_thread(shield)
-
-
-def shielded(cell: ActorCell) -> Shield | SignalShield:
-    """The shield that this thread has from here on, in which other threads cancel calls."""
-    shield = shield_this_thread(CallCancelled)
-    if isinstance(shield, Shield) and cell.runtime.proc_ref is not None:  # not in a client
-        make_interruptible()
-    return shield
 
 
 def construct(cell: ActorCell, shield: Shield | SignalShield) -> bool:

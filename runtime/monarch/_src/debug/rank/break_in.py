@@ -25,6 +25,7 @@ from typing import Any
 
 from monarch._src.actor.context import current
 from monarch._src.actor.run.cell import ActorCell
+from monarch._src.actor.run.interruptible_sleep import sleep
 from monarch._src.actor.run.running_calls import CallAborted
 from monarch._src.debug.rank.frames import is_all_users, is_runtime, is_users
 from monarch._src.debug.rank.pauses import ProcPauses
@@ -106,6 +107,8 @@ def _pause_at_safe_point(pauses: ProcPauses, worker: ActorCell, calls: Sequence[
 
 def _on_main(pauses: ProcPauses) -> str:
     def on_signal(frame: FrameType | None) -> None:
+        if frame is not None and frame.f_code is sleep.__code__:
+            frame = frame.f_back  # on the main thread it only calls CPython's
         users = _users_above(frame)
         if users is None or frame is None:
             return  # the endpoint has ended meanwhile

@@ -14,7 +14,8 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from time import monotonic
 from types import CodeType, FrameType
 from typing import Any, cast
 
@@ -34,12 +35,14 @@ _LOCAL = ("Event.wait", "Condition.wait", "Lock.acquire", "Semaphore.acquire", "
 class Awaited:
     """The user's frames, outermost first, and the object that the innermost awaits, in words.
 
-    `is_local`: code of this process has to end the wait: asyncio's locks, a plain future, a port.
+    `is_local`: code of this process has to end the wait: a lock, a plain future, a port.
+    `waited_s`: the seconds since the wait began, None if that is not known.
     """
 
     frames: tuple[StackFrame, ...]
     what: str
     is_local: bool = False
+    waited_s: float | None = None
 
 
 def awaited_by(task: asyncio.Task[Any], attributes: Mapping[str, object]) -> Awaited | None:
@@ -59,10 +62,11 @@ def awaited_by(task: asyncio.Task[Any], attributes: Mapping[str, object]) -> Awa
             break  # the iterator of a future
         line = StackFrame(_qualified(found, code), code.co_filename, frame.f_lineno or 0)
         if is_runtime(line):
-            future = _as_future(frame.f_locals.get("self"))
+            future = as_future(frame.f_locals.get("self"))
             if future is not None:
-                of_future = Awaited(tuple(frames), _future_text(future), is_of_port(future))
-                return _limited(of_future, limited)
+                began = frame.f_locals.get("_began")
+                waited_s = None if began is None else monotonic() - began
+                return _limited(of_future(future, waited_s, tuple(frames)), limited)
         elif not is_library(line):
             frames.append(line)
             library = None
@@ -85,7 +89,7 @@ def _limited(awaited: Awaited, limited: Mapping[str, Any] | None) -> Awaited:
     """The same, with a limit that ends it by itself, if there is one."""
     if limited is None:
         return awaited
-    return Awaited(awaited.frames, f"asyncio.wait_for, and in it {awaited.what}")
+    return replace(awaited, what=f"asyncio.wait_for, and in it {awaited.what}", is_local=False)
 
 
 def task_on(thread: int) -> asyncio.Task[Any] | None:
@@ -102,13 +106,15 @@ def task_on(thread: int) -> asyncio.Task[Any] | None:
 _RUNS_LOOP = asyncio.BaseEventLoop.run_until_complete.__code__
 
 
-def blocked_text(waited_for: object) -> str:
-    """The wait of a sync actor's thread in the runtime, in words; empty if it is not known."""
-    future = _as_future(waited_for)
-    return "" if future is None else _future_text(future)
+def of_future(
+    future: Future[Any], waited_s: float | None, frames: tuple[StackFrame, ...] = ()
+) -> Awaited:
+    """The wait for a future of the runtime."""
+    return Awaited(frames, _future_text(future), is_of_port(future), waited_s)
 
 
-def _as_future(found: object) -> Future[Any] | None:
+def as_future(found: object) -> Future[Any] | None:
+    """The same if it is a future of the runtime; otherwise None."""
     return cast("Future[Any]", found) if isinstance(found, Future) else None
 
 
@@ -139,8 +145,9 @@ def _of_library(
     if "asyncio" not in code.co_filename:
         return Awaited(tuple(frames), name)
     if name == "sleep" and isinstance(local.get("delay"), int | float):
-        return Awaited(tuple(frames), f"asyncio.sleep({local['delay']:g})")
-    of = _attribute(local.get("self"), attributes)
+        what = f"asyncio.sleep({local['delay']:g})"
+        return Awaited(tuple(frames), what, waited_s=_slept(local))
+    of = attribute_text(local.get("self"), attributes)
     owner = type(local.get("self")).__name__ if "self" in local else ""
     if owner and "." in name:  # a subclass, such as PriorityQueue, is named by its own name
         base, _, method = name.rpartition(".")
@@ -149,7 +156,17 @@ def _of_library(
     return Awaited(tuple(frames), f"asyncio.{name}")
 
 
-def _attribute(awaited: object, attributes: Mapping[str, object]) -> str:
+def _slept(local: Mapping[str, Any]) -> float | None:
+    """How long `asyncio.sleep` with these variables has slept."""
+    loop, timer = local.get("loop"), local.get("h")
+    if not isinstance(loop, asyncio.AbstractEventLoop) or not isinstance(
+        timer, asyncio.TimerHandle
+    ):
+        return None
+    return max(0.0, loop.time() - timer.when() + local["delay"])
+
+
+def attribute_text(awaited: object, attributes: Mapping[str, object]) -> str:
     """` of self.lock` if that object is an attribute of the actor."""
     if awaited is None:
         return ""
@@ -180,7 +197,7 @@ def _waiter_text(waiter: Any, attributes: Mapping[str, object]) -> tuple[str, bo
         texts = [_waiter_text(one, attributes) for one in open_ones[:MOST_OF_SEVERAL]]
         said = "; ".join(dict.fromkeys(text for text, _ in texts)) or "nothing any more"
         return f"{len(open_ones)} of {len(all_ones)} gathered: {said}", all(one for _, one in texts)
-    return f"a future{_attribute(waiter, attributes)}", isinstance(waiter, asyncio.Future)
+    return f"a future{attribute_text(waiter, attributes)}", isinstance(waiter, asyncio.Future)
 
 
 _NO_CODE = _waiter_text.__code__
@@ -192,7 +209,7 @@ def _mirrored(waiter: Any) -> Future[Any] | None:
     for entry in entries:
         callback: Any = cast("Any", entry)[0] if isinstance(entry, tuple) else entry
         if inspect.isfunction(callback) and callback.__module__ == Future.__module__:
-            held = _as_future(inspect.getclosurevars(callback).nonlocals.get("self"))
+            held = as_future(inspect.getclosurevars(callback).nonlocals.get("self"))
             if held is not None:
                 return held
     return None

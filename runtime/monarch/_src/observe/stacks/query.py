@@ -35,15 +35,16 @@ class StackFrame:
 class ThreadStack:
     """One thread, outermost frame first. `name` is empty for the main thread.
 
-    `waits`: its innermost frame waits for an answer of another actor. `awaits`: the
-    object of that wait in words, if it is known. An endpoint that awaits is on no thread: its stack
-    has the frames of its coroutines, and the name of the endpoint.
+    `waits`: its innermost frame waits for an answer of another actor. `awaits`: the object of its
+    wait in words, such as that answer, a lock or a sleep, if it is known. An endpoint that awaits
+    is on no thread: it `is_task`, with the frames of its coroutines and the name of the endpoint.
     """
 
     name: str
     waits: bool
     frames: tuple[StackFrame, ...]
     awaits: str = ""
+    is_task: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class StackGroup:
 
     `for_s`: for each rank, how many seconds its endpoint has run or awaited; empty if they are
     idle. `notes`: sentences about calls that are queued behind a wait, which may be a deadlock.
+    `waited_s`: for each of the `threads`, the seconds since the waits of the ranks began, as far as
+    they are known.
     """
 
     what: str
@@ -60,6 +63,7 @@ class StackGroup:
     threads: tuple[ThreadStack, ...]
     for_s: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
+    waited_s: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -146,11 +150,14 @@ def _mesh(found: MeshStacksMessage) -> MeshStacks:
             tuple(group.ranks),
             tuple(dict(extent.point_of_rank(rank)) for rank in group.ranks),
             tuple(
-                ThreadStack(t.name, t.waits, tuple(_frame(frame) for frame in t.frames), t.awaits)
+                ThreadStack(
+                    t.name, t.waits, tuple(_frame(f) for f in t.frames), t.awaits, t.is_task
+                )
                 for t in group.threads
             ),
             tuple(group.for_s),
             group.notes,
+            tuple(map(tuple, group.waited_s)),
         )
         for group in found.groups
     )

@@ -7,11 +7,13 @@ with the first request for stacks.
 from __future__ import annotations
 
 import sys
+import threading
 from time import monotonic_ns
 from typing import TYPE_CHECKING, cast
 
 from monarch._src.actor.inspect.safe_repr import attributes_of, items_of
-from monarch._src.observe.stacks.awaited import Awaited, awaited_by, blocked_text, task_on
+from monarch._src.observe.stacks.awaited import Awaited, awaited_by, task_on
+from monarch._src.observe.stacks.blocked import blocked_on
 from monarch._src.wire.messages import Call, EndpointWait
 
 if TYPE_CHECKING:
@@ -34,9 +36,7 @@ def endpoint_waits(run: Runtime) -> list[EndpointWait]:
 
 
 def _waits_of(cell: ActorCell, begun: dict[tuple[bytes, bytes], list[int]]) -> list[EndpointWait]:
-    behind = list(
-        dict.fromkeys(item[1].endpoint for item in cell.mailbox.items() if isinstance(item, tuple))
-    )
+    queued = [item[1].endpoint for item in cell.mailbox.items() if isinstance(item, tuple)]
     found: list[EndpointWait] = []
     for call, awaited in _running(cell):
         since = begun.get((cell.board_name, call.endpoint.encode()))
@@ -48,7 +48,9 @@ def _waits_of(cell: ActorCell, begun: dict[tuple[bytes, bytes], list[int]]) -> l
         found.append(
             EndpointWait(
                 cell.spec.class_name, call.endpoint, for_s, awaited.what, awaited.frames,
-                [] if overlaps else behind, awaited.is_local,
+                [] if overlaps else list(dict.fromkeys(queued)), awaited.is_local,
+                0 if overlaps else len(queued), awaited.waited_s,
+                "" if awaited.frames else _thread_name(cell.instance.thread),
             )
         )  # fmt: skip
     return found
@@ -62,10 +64,18 @@ def _running(cell: ActorCell) -> list[tuple[Call, Awaited | None]]:
         calls = [item[1] for item in list(cell.running_calls.calls.values())]
         own = task_on(cell.instance.thread) if calls and "asyncio" in sys.modules else None
         awaited = None if own is None else awaited_by(own, attributes)
-        awaited = awaited or Awaited((), blocked_text(cell.instance.blocked_on))
+        awaited = awaited or blocked_on(cell.instance, attributes)
         return [(call, awaited) for call in calls]
     return [
-        (work, awaited_by(task, attributes))
+        # A task that does not await blocks the thread of the loop, if it does not compute.
+        (work, awaited_by(task, attributes) or blocked_on(cell.instance, attributes))
         for task, work in list(tasks.work.items())
         if isinstance(work, Call) and task is not None
     ]
+
+
+def _thread_name(thread: int) -> str:
+    """The name of a thread; of the main thread, empty."""
+    if thread == threading.main_thread().ident:
+        return ""
+    return next((one.name for one in threading.enumerate() if one.ident == thread), "")

@@ -52,21 +52,23 @@ class ThreadStack(msgspec.Struct, array_like=True, frozen=True):
     """The stack of one thread, outermost frame first. `name` is empty for the main thread.
 
     `waits`: its innermost frame waits for an answer of another actor. `awaits`: what it waits for,
-    in words, if the process has said so; the stack of an endpoint that awaits is on no thread, and
-    then `name` is that of the endpoint.
+    in words, if it is known. The stack of an endpoint that awaits is on no thread: it `is_task`,
+    and `name` is that of the endpoint.
     """
 
     name: str
     waits: bool
     frames: tuple[StackFrame, ...]
     awaits: str = ""
+    is_task: bool = False
 
 
 class StackGroup(msgspec.Struct, array_like=True):
     """Ranks of one mesh with the same stacks; `what` describes them ("in all_reduce").
 
     `for_s`: for each rank, how many seconds it has been busy or has awaited; empty if they are
-    idle. `notes`: sentences about calls that are queued behind a wait.
+    idle. `notes`: sentences about calls that are queued behind a wait. `waited_s`: for each thread,
+    the seconds since the waits of the ranks began, as far as they are known.
     """
 
     what: str
@@ -74,6 +76,7 @@ class StackGroup(msgspec.Struct, array_like=True):
     ranks: list[int]
     for_s: list[float] = []
     notes: tuple[str, ...] = ()
+    waited_s: list[list[float]] = []
 
 
 class MeshStacks(msgspec.Struct, array_like=True):
@@ -102,10 +105,12 @@ class ReadStacks(Message, tag=80):
 class EndpointWait(msgspec.Struct, array_like=True):
     """A running endpoint that waits, as its own process sees it.
 
-    `actor`: the class. `what`: what it waits for, in words; empty if nothing of the runtime or of
-    asyncio is known about it. `frames`: those of the user's coroutines; none if it blocks a thread.
-    `behind`: endpoints with queued calls, which begin only after this one. `is_local`: a message or
-    another call of the same actor may have to end the wait.
+    `actor`: the class. `what`: what it waits for, in words; empty if it is not known to wait.
+    `frames`: those of the user's coroutines; none if it blocks a `thread`, whose name this is (of
+    the main thread: empty). `for_s`: the seconds since the endpoint began; `waited_s`: since the
+    wait began, None if that is not known. `behind`: endpoints with queued calls, which begin only
+    after this one; `queued`: the number of these calls. `is_local`: a message or another call of
+    the same actor may have to end the wait.
     """
 
     actor: str
@@ -115,6 +120,9 @@ class EndpointWait(msgspec.Struct, array_like=True):
     frames: tuple[StackFrame, ...] = ()
     behind: list[str] = []
     is_local: bool = False
+    queued: int = 0
+    waited_s: float | None = None
+    thread: str = ""
 
 
 class ReadWaits(Message, tag=196):

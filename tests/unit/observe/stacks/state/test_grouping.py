@@ -23,6 +23,9 @@ STEP = ("Trainer.step", USER, 10)
 ALL_REDUCE = ("all_reduce", TORCH, 20)
 LOCK = ("Condition.wait", LIBRARY, 30)
 GET = ("Future.get", "/x/monarch/_src/actor/future.py", 40)
+DECODE = ("Future._result", "/x/monarch/_src/actor/future.py", 50)
+CALL = ("CallingMethod.call", "/x/monarch/_src/actor/call/call.py", 60)
+SLEEP = ("sleep", "/x/monarch/_src/actor/run/interruptible_sleep.py", 70)
 
 
 def frames(*given: tuple[str, str, int]) -> tuple[StackFrame, ...]:
@@ -74,6 +77,8 @@ def test_what_is_no_dump_is_refused(text: bytes) -> None:
         ([*START, STEP, LOCK], [STEP, LOCK], False),
         ([*START, STEP, GET, LOCK], [STEP], True),
         ([*START, STEP, GET, STEP, LOCK], [STEP, STEP, LOCK], False),
+        ([*START, STEP, GET, DECODE], [STEP], False),
+        ([*START, STEP, CALL], [STEP], False),
         ([*START, ("run", NOTEBOOK, 1), ("<module>", "<cell In[3] on w>", 2)],
          [("<module>", "<cell In[3] on w>", 2)], False),
         ([LOCK, STEP], [STEP], False),
@@ -108,6 +113,8 @@ def test_the_io_thread_is_left_out_and_has_one_name_on_every_rank() -> None:
         ([thread(*START, STEP)], "Trainer.step", "in Trainer.step"),
         ([thread(*START, STEP, ALL_REDUCE, LOCK)], "Trainer.step", "in all_reduce"),
         ([thread(*START, STEP, GET)], "Trainer.step", "in Trainer.step, waiting for an answer"),
+        ([thread(*START, STEP, SLEEP)], "Trainer.step", "in Trainer.step, in time.sleep"),
+        ([thread(*START, STEP, CALL)], "Trainer.step", "in Trainer.step"),
         ([thread(*START)], "Trainer.step", "otherwise"),
         ([thread(*START)], "", "otherwise"),
         ([thread(*START), thread(LOCK, STEP, name="loader")], "", "in Trainer.step"),
@@ -137,9 +144,18 @@ def test_a_deep_recursion_is_shown_by_its_ends() -> None:
 
 
 def wait(
-    what: str, for_s: float, *at: tuple[str, str, int], behind: list[str] | None = None
+    what: str,
+    for_s: float,
+    *at: tuple[str, str, int],
+    behind: list[str] | None = None,
+    queued: int = 1,
+    is_local: bool = True,
+    waited_s: float | None = None,
+    name: str = "",
 ) -> EndpointWait:
-    return EndpointWait("Trainer", "step", for_s, what, frames(*at), behind or [], True)
+    return EndpointWait(
+        "Trainer", "step", for_s, what, frames(*at), behind or [], is_local, queued, waited_s, name
+    )
 
 
 def test_an_endpoint_that_awaits_is_told_with_its_lines_and_what_it_awaits() -> None:
@@ -163,24 +179,66 @@ def test_a_thread_that_waits_for_an_answer_names_the_call() -> None:
     seen = grouping.look(0, threads, "Trainer.step", "busy", full=False, waits=waits)
     assert seen.what == "in Trainer.step, waiting for an answer"
     assert seen.threads[0].awaits == "an answer from Loader.next on loaders[gpus=1]"
-    assert seen.notes == ()
+    assert seen.queues == ()
 
 
 @pytest.mark.parametrize(
-    ("threads", "waits", "named"),
+    ("inner", "named", "what"),
     [
-        ([thread(*START)], [wait("a future", 1.0, STEP, behind=["put"])], True),
-        ([thread(*START)], [wait("a future", 1.0, STEP)], False),
-        ([thread(*START, STEP, LOCK)], [wait("", 1.0, behind=["put"])], True),
-        ([thread(*START, STEP)], [wait("", 1.0, behind=["put"])], False),
-        ([thread(*START, STEP, GET, LOCK)], [wait("an answer", 1.0, behind=["put"])], False),
+        (GET, "a message to a port", "waiting for a message to a port"),
+        (SLEEP, "time.sleep(600)", "in time.sleep(600)"),
+        (LOCK, "threading.Event.wait of self.full", "in threading.Event.wait of self.full"),
+        (
+            ALL_REDUCE,
+            "threading.Lock.acquire of self.lock",
+            "in threading.Lock.acquire of self.lock",
+        ),
+        # The rank was asked a moment before, and has gone on.
+        (GET, "time.sleep(600)", "waiting for an answer"),
+        (SLEEP, "threading.Event.wait", "in time.sleep"),
+        (LOCK, "an answer", ""),
     ],
 )
-def test_calls_behind_a_wait_that_only_this_process_ends_may_be_a_deadlock(
-    threads: list[ThreadStack], waits: list[EndpointWait], named: bool
+@pytest.mark.parametrize("name", ["", "actor-trainers"])
+def test_a_thread_that_waits_is_told_with_its_wait(
+    inner: tuple[str, str, int], named: str, what: str, name: str
 ) -> None:
+    waits = [wait(named, 9.0, waited_s=2.0, name=name)]
+    threads = [thread(*START, STEP, inner, name=name), thread(*START, STEP, LOCK, name="other")]
     seen = grouping.look(0, threads, "Trainer.step", "busy", full=False, waits=waits)
-    assert ["put is queued behind Trainer.step" in note for note in seen.notes] == [True] * named
+    function = "all_reduce" if inner is ALL_REDUCE else "Trainer.step"
+    assert seen.what == ", ".join(filter(None, [f"in {function}", what]))
+    fits = named in what
+    assert seen.waited_s == (2.0 if fits else None, None)
+    assert (seen.threads[0].awaits == named) is fits
+    assert not seen.threads[1].awaits
+
+
+DEADLOCK = (
+    "The actor runs one call at a time: if put has to end this wait, it is a deadlock; "
+    "@concurrent_endpoint on step lets them overlap (in an async actor)"
+)
+TWELVE = "an answer from A.b, for 12 s"
+
+
+@pytest.mark.parametrize(
+    ("waits", "named"),
+    [
+        ([wait("a future", 1.0, STEP, behind=["put"])],
+         f"1 message (put) is queued behind Trainer.step, which waits for a future. {DEADLOCK}"),
+        ([wait("an answer from A.b", 1.0, behind=["put", "set"], queued=3, is_local=False,
+               waited_s=12.0)],
+         f"3 messages (put and set) are queued behind Trainer.step, which waits for {TWELVE}"),
+        ([wait("a future", 1.0, STEP)], ""),
+        ([wait("", 1.0, behind=["put"])], ""),
+    ],
+)  # fmt: skip
+def test_calls_behind_a_wait_are_told_and_a_deadlock_where_only_this_process_can_end_it(
+    waits: list[EndpointWait], named: str
+) -> None:
+    seen = grouping.look(0, [thread(*START, STEP)], "Trainer.step", "", full=False, waits=waits)
+    (group,) = grouping.group(1, "w", {"gpus": 1}, [seen]).groups
+    assert group.notes == ((named,) if named else ())
 
 
 @pytest.mark.parametrize(
@@ -198,6 +256,23 @@ def test_times_do_not_part_ranks_with_equal_stacks() -> None:
     (group,) = mesh.groups
     assert group.for_s == [0.0, 1.0, 2.0, 3.0]
     assert "4 in f: gpus=0..3, for 0.0 s to 3.0 s" in grouping.text(mesh)
+
+
+def test_neither_the_times_of_waits_nor_the_numbers_of_calls_part_ranks() -> None:
+    seen = [
+        grouping.look(
+            rank, [thread(*START, STEP, SLEEP)], "Trainer.step", "", full=False,
+            waits=[wait("time.sleep(600)", 9.0, behind=["put"], queued=rank + 1, is_local=False,
+                        waited_s=float(rank))],
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    mesh = grouping.group(1, "workers", {"gpus": 2}, seen)
+    (group,) = mesh.groups
+    assert (group.what, group.waited_s) == ("in Trainer.step, in time.sleep(600)", [[0.0, 1.0]])
+    text = grouping.text(mesh)
+    assert "\n  waits for time.sleep(600), for 0.0 s to 1.0 s\n" in text
+    assert "\n  1 to 2 messages (put) are queued behind Trainer.step, which waits for " in text
 
 
 def looks(*given: tuple[list[int], str]) -> list[Look]:

@@ -55,6 +55,11 @@ _RUNTIME = ("/monarch/_src/", "/monarch_jupyter/")
 _LIBRARY = re.compile(r"/lib(?:64)?/python3[.\d]*t?/")
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 _START = ("<frozen ", "<string>")
+_FUTURE = "/actor/future.py"
+_SLEEP = "/actor/run/interruptible_sleep.py"
+SLEEP = "time.sleep"
+_OF_RUNTIME = ("an answer", "a message")
+_LOCK = ("threading.Lock.", "threading.RLock.")  # their `acquire` has no frame
 
 
 def is_runtime(frame: StackFrame) -> bool:
@@ -71,14 +76,31 @@ def is_library(frame: StackFrame) -> bool:
 
 
 @dataclass(frozen=True)
+class Queue:
+    """Calls of the endpoints `behind` that are queued behind a wait of `actor`.`endpoint`."""
+
+    actor: str
+    endpoint: str
+    what: str
+    behind: tuple[str, ...]
+    is_local: bool
+
+
+@dataclass(frozen=True)
 class Look:
-    """The stacks of one rank, with a description."""
+    """The stacks of one rank, with a description.
+
+    `waited_s`: for each thread, the seconds since its wait began, None if that is not known.
+    `queues`: the calls that are queued behind waits; `queued`: their numbers, and these times.
+    """
 
     rank: int
     what: str
     threads: tuple[ThreadStack, ...] = ()
     for_s: float | None = None
-    notes: tuple[str, ...] = ()
+    waited_s: tuple[float | None, ...] = ()
+    queues: tuple[Queue, ...] = ()
+    queued: tuple[tuple[int, float | None], ...] = ()
 
 
 def parse(dump: bytes) -> list[ThreadStack]:
@@ -116,7 +138,21 @@ def _of_user(thread: ThreadStack) -> ThreadStack | None:
     entered = next((at for at, frame in enumerate(inner) if is_runtime(frame)), None)
     end = len(thread.frames) if entered is None else last + entered
     frames = tuple(f for f in thread.frames[first:end] if not is_runtime(f))
-    return ThreadStack(thread.name, entered is not None, frames)
+    return ThreadStack(thread.name, *_runtime_wait(thread.frames[end:], frames))
+
+
+def _runtime_wait(
+    runtime: Sequence[StackFrame], frames: tuple[StackFrame, ...]
+) -> tuple[bool, tuple[StackFrame, ...], str]:
+    """Whether these frames of the runtime wait for an answer, the user's, and another wait.
+
+    A thread may also compute in the runtime: it pickles an argument, or unpickles an answer.
+    """
+    if any(frame.filename.endswith(_SLEEP) for frame in runtime):
+        return False, frames, SLEEP
+    in_future = [frame for frame in runtime if frame.filename.endswith(_FUTURE)]
+    decodes = any(frame.name.endswith("_result") for frame in in_future)
+    return bool(in_future) and not decodes, frames, ""
 
 
 def bounded(threads: Iterable[ThreadStack]) -> tuple[ThreadStack, ...]:
@@ -128,7 +164,7 @@ def bounded(threads: Iterable[ThreadStack]) -> tuple[ThreadStack, ...]:
         if len(frames) > MOST_FRAMES:
             gap = StackFrame(f"... {len(frames) - 2 * half} more frames ...", "", 0)
             frames = (*frames[:half], gap, *frames[-half:])
-        found.append(ThreadStack(thread.name, thread.waits, frames, thread.awaits))
+        found.append(ThreadStack(thread.name, thread.waits, frames, thread.awaits, thread.is_task))
     return tuple(found)
 
 
@@ -146,35 +182,60 @@ def look(
     `doing` is the endpoint on its status board, if any; `otherwise` is the description if no thread
     is in user code; `waits` are its endpoints that wait, longest first.
     """
-    own = [_with_answer(thread, waits) for thread in of_user(threads)]
+    pairs = [_with_wait(thread, waits) for thread in of_user(threads)]
+    own = [thread for thread, _ in pairs]
     # The thread that runs the endpoint of the status board, if it is found; else the first.
     inside = next((t for t in own if doing and _runs(t, doing)), own[0] if own else None)
+    what = (_awaiting(waits) or otherwise) if inside is None else f"in {_innermost(inside)}"
     if inside is not None:
-        what = f"in {_innermost(inside)}"
-        if inside.waits:
-            what += ", waiting for an answer"
-    else:
-        what = _awaiting(waits) or otherwise
-    tasks = [
-        ThreadStack(_name_of(wait), False, wait.frames, wait.what) for wait in waits if wait.frames
+        what += _wait_text(inside)
+    if full:
+        pairs = [(thread, None) for thread in threads]
+    pairs += [
+        (ThreadStack(_name_of(wait), False, wait.frames, wait.what, True), wait.waited_s)
+        for wait in waits
+        if wait.frames
     ]
+    queues = [wait for wait in waits if wait.what and wait.behind]
     return Look(
         rank,
         what,
-        bounded([*(threads if full else own), *tasks]),
+        bounded(thread for thread, _ in pairs),
         waits[0].for_s if waits else None,
-        tuple(dict.fromkeys(note for wait in waits if (note := _queued(wait, own)))),
+        tuple(waited_s for _, waited_s in pairs),
+        tuple(_queue(wait) for wait in queues),
+        tuple((wait.queued, wait.waited_s) for wait in queues),
     )
 
 
-def _with_answer(thread: ThreadStack, waits: Sequence[EndpointWait]) -> ThreadStack:
-    """The thread with the call that it waits for, if the process has named that."""
-    if not thread.waits:
-        return thread
+def _with_wait(
+    thread: ThreadStack, waits: Sequence[EndpointWait]
+) -> tuple[ThreadStack, float | None]:
+    """The thread with the object of its wait, and the time, if its process has named them."""
     for wait in waits:
-        if wait.what and not wait.frames and _runs(thread, wait.endpoint):
-            return ThreadStack(thread.name, True, thread.frames, wait.what)
-    return thread
+        if wait.what and not wait.frames and wait.thread == thread.name and _fits(thread, wait):
+            named = ThreadStack(thread.name, thread.waits, thread.frames, wait.what)
+            return named, wait.waited_s
+    return thread, None
+
+
+def _fits(thread: ThreadStack, wait: EndpointWait) -> bool:
+    """Whether the thread still is in that wait: its process was asked before the stack was read."""
+    if thread.waits:
+        return wait.what.startswith(_OF_RUNTIME)
+    if thread.awaits == SLEEP:
+        return wait.what.startswith(SLEEP)
+    if wait.what.startswith(_LOCK):
+        return not is_library(thread.frames[-1])
+    return not wait.what.startswith((*_OF_RUNTIME, SLEEP)) and is_library(thread.frames[-1])
+
+
+def _wait_text(thread: ThreadStack) -> str:
+    """The wait of a thread for the headline, which ranks that wait for different peers share."""
+    if thread.waits:
+        kind = "a message to a port" if thread.awaits.startswith("a message") else "an answer"
+        return f", waiting for {kind}"
+    return f", in {thread.awaits}" if thread.awaits else ""
 
 
 def _awaiting(waits: Sequence[EndpointWait]) -> str:
@@ -195,33 +256,33 @@ def _name_of(wait: EndpointWait) -> str:
     return endpoint_text(wait.actor, wait.endpoint)
 
 
-def _queued(wait: EndpointWait, threads: Sequence[ThreadStack]) -> str:
-    """A note on calls that are queued behind a wait that only this process can end, or nothing."""
-    if not wait.behind:
-        return ""
-    is_local = (
-        wait.is_local
-        if wait.frames
-        else any(_runs(thread, wait.endpoint) and _waits_for_thread(thread) for thread in threads)
+def _queue(wait: EndpointWait) -> Queue:
+    return Queue(wait.actor, wait.endpoint, wait.what, tuple(wait.behind), wait.is_local)
+
+
+def queue_text(queue: Queue, queued: Sequence[tuple[int, float | None]]) -> str:
+    """`2 messages (put) are queued behind Box.get, which waits for ...`; a deadlock is named.
+
+    `queued`: for each rank, the number of messages, and the seconds of the wait, if known.
+    """
+    behind = " and ".join(queue.behind)
+    counts = [count for count, _ in queued]
+    least, most = min(counts), max(counts)
+    count = str(most) if least == most else f"{least} to {most}"
+    are = "is" if most == 1 else "are"
+    messages = "message" if most == 1 else "messages"
+    since = time_text([known for _, known in queued if known is not None])
+    said = (
+        f"{count} {messages} ({behind}) {are} queued behind "
+        f"{endpoint_text(queue.actor, queue.endpoint)}, which waits for {queue.what}{since}"
     )
-    if not is_local:
-        return ""
-    behind = " and ".join(wait.behind)
-    it = behind if len(wait.behind) == 1 else "one of them"
-    own = endpoint_text(wait.actor, wait.endpoint)
+    if not queue.is_local:
+        return said
+    it = behind if len(queue.behind) == 1 else "one of them"
     return (
-        f"{behind} {'is' if len(wait.behind) == 1 else 'are'} queued behind {own}, and the actor "
-        f"runs one call at a time: if {it} has to end this wait, it is a deadlock; "
-        f"@concurrent_endpoint on {wait.endpoint} lets them overlap (in an async actor)"
+        f"{said}. The actor runs one call at a time: if {it} has to end this wait, it is a "
+        f"deadlock; @concurrent_endpoint on {queue.endpoint} lets them overlap (in an async actor)"
     )
-
-
-def _waits_for_thread(thread: ThreadStack) -> bool:
-    """Whether the thread waits in a lock, event, condition or queue of the standard library."""
-    inner = thread.frames[-1] if thread.frames else None
-    if inner is None or thread.waits or not is_library(inner):
-        return False
-    return inner.filename.endswith(("/threading.py", "/queue.py"))
 
 
 def _runs(thread: ThreadStack, doing: str) -> bool:
@@ -239,15 +300,31 @@ def _innermost(thread: ThreadStack) -> str:
 
 def group(mesh: int, name: str, sizes: Mapping[str, int], looks: Iterable[Look]) -> MeshStacks:
     """Group the ranks of one mesh by equal stacks, the largest group first."""
-    groups: dict[tuple[str, tuple[ThreadStack, ...], tuple[str, ...]], StackGroup] = {}
+    parts: dict[object, list[Look]] = {}
     for one in sorted(looks, key=lambda one: one.rank):
-        key = (one.what, one.threads, one.notes)
-        found_group = groups.setdefault(key, StackGroup(one.what, one.threads, [], [], one.notes))
-        found_group.ranks.append(one.rank)
-        if one.for_s is not None:
-            found_group.for_s.append(one.for_s)
-    found = sorted(groups.values(), key=lambda g: -len(g.ranks))
+        parts.setdefault((one.what, one.threads, one.queues), []).append(one)
+    groups = [_group(alike) for alike in parts.values()]
+    found = sorted(groups, key=lambda g: -len(g.ranks))
     return MeshStacks(mesh, name, list(sizes), list(sizes.values()), found)
+
+
+def _group(alike: Sequence[Look]) -> StackGroup:
+    """The group of ranks that differ only in times and numbers."""
+    first = alike[0]
+    return StackGroup(
+        first.what,
+        first.threads,
+        [one.rank for one in alike],
+        [one.for_s for one in alike if one.for_s is not None],
+        tuple(
+            queue_text(queue, [one.queued[at] for one in alike])
+            for at, queue in enumerate(first.queues)
+        ),
+        [
+            [known for one in alike if (known := one.waited_s[at]) is not None]
+            for at in range(len(first.waited_s))
+        ],
+    )
 
 
 # --- in words -------------------------------------------------------------------------------------
@@ -301,30 +378,20 @@ def text(mesh: MeshStacks) -> str:
             continue
         where = f"{places(mesh, group_.ranks)}{time_text(group_.for_s)}"
         lines += ["", f"{len(group_.ranks)} {group_.what}: {where}"]
-        for thread in group_.threads:
-            lines += [f"  {line}" for line in thread_lines(thread)]
+        for at, thread in enumerate(group_.threads):
+            waited_s = group_.waited_s[at] if at < len(group_.waited_s) else ()
+            lines += [f"  {line}" for line in thread_lines(thread, waited_s)]
         lines += [f"  {note}" for note in group_.notes]
     return "\n".join(lines)
 
 
-def thread_lines(thread: ThreadStack) -> list[str]:
+def thread_lines(thread: ThreadStack, waited_s: Sequence[float] = ()) -> list[str]:
     """A thread as in a traceback; begins with its name unless it is the main thread."""
-    kind = "task" if thread.awaits and not thread.waits else "thread"
-    lines = [f"{kind} {thread.name}"] if thread.name else []
+    lines = [f"{'task' if thread.is_task else 'thread'} {thread.name}"] if thread.name else []
     lines += [frame_line(frame) for frame in thread.frames]
     if thread.waits or thread.awaits:
-        lines.append(waits_text(thread))
+        lines.append(f"waits for {thread.awaits or 'an answer'}{time_text(waited_s)}")
     return lines
-
-
-def waits_text(thread: _Waiting) -> str:
-    """`waits for an answer from Loader.next on loaders[gpus=1]`."""
-    return f"waits for {thread.awaits or 'an answer'}"
-
-
-class _Waiting(Protocol):
-    @property
-    def awaits(self) -> str: ...
 
 
 def time_text(for_s: Sequence[float]) -> str:
