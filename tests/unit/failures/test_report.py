@@ -460,16 +460,15 @@ def test_where_it_happened_is_no_part_of_the_story(ranks: list[int]) -> None:
     assert failures_text(failures)
 
 
-def test_a_crash_of_c_code_shows_the_users_stack_in_place_of_the_last_lines() -> None:
+@pytest.mark.parametrize("own", ["monarch/_src/actor/run/sync_loop", "monarch_jupyter/ranks/cell"])
+def test_a_crash_of_c_code_shows_the_users_stack_in_place_of_the_last_lines(own: str) -> None:
     stack = (
         "Fatal Python error: Segmentation fault",
         "",
         "Current thread 0x00007f2b (most recent call first):",
         '  File "/home/me/train.py", line 7 in step',
     )
-    rest = tuple(
-        f'  File "/env/monarch/_src/actor/run/sync_loop.py", line {n} in x' for n in range(9)
-    )
+    rest = tuple(f'  File "/env/{own}.py", line {n} in x' for n in range(9))
     tail = ("loading", *stack, *rest, "", "Extension modules: numpy (total: 1)")
     death = Death(None, "SIGSEGV", tail, "Trainer.step", 1.0, "killed by SIGSEGV")
     assert death.last_lines == (stack[0], *stack[2:])

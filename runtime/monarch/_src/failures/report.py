@@ -89,7 +89,7 @@ def _bytes_text(count: int) -> str:
 CRASH = "Fatal Python error: "
 LAST_LINES = 8
 MOST_STACK_LINES = 16
-_OWN_CODE = "/monarch/_src/"
+_OWN_CODE = ("/monarch/_src/", "/monarch_jupyter/")
 
 
 class Death(msgspec.Struct, frozen=True):
@@ -127,7 +127,8 @@ class Death(msgspec.Struct, frozen=True):
             return tail[-LAST_LINES:]
         lines: list[str] = []
         for line in tail[crashes[-1] :]:
-            if _OWN_CODE in line or line.startswith("Extension modules:"):
+            is_own = any(part in line for part in _OWN_CODE)
+            if is_own or line.startswith("Extension modules:"):
                 break
             if line:
                 lines.append(line)
