@@ -49,7 +49,8 @@ def test_ranks_are_counted_by_state_and_a_state_without_ranks_is_zero() -> None:
     found = parsed({"procs": [row, {**row, "rank": 1, "state": "busy"}]})
     states = {s.labels["state"]: s.value for s in found["monarch_procs"].samples}
     assert states == {
-        "starting": 0, "idle": 0, "busy": 1, "paused": 0, "failed": 1, "stopped": 0,
+        "starting": 0, "idle": 0, "busy": 1, "paused": 0, "suspended": 0, "failed": 1,
+        "stopped": 0,
     }  # fmt: skip
     assert [s.value for s in found["monarch_proc_messages"].samples] == [3, 3]
     assert found["monarch_proc_resident_memory_bytes"].samples == []  # not known: no value
