@@ -60,7 +60,7 @@ GPU_PYTHON ?= $(PY)
 .PHONY: test-gpu
 test-gpu: $(if $(filter $(PY),$(GPU_PYTHON)),$(VENV)/.test) ## what needs a real GPU, in some minutes; says what it skips
 	@PYTHONPATH=$(CURDIR)/runtime:$(CURDIR):$${PYTHONPATH:-} $(GPU_PYTHON) -m pytest -p no:cacheprovider \
-		--timeout=300 tests/gpu tests/integration/data/test_gpu_contract.py -k "not fake" $(ARGS)
+		--timeout=300 tests/gpu tests/integration/rdma/test_gpu_contract.py -k "not fake" $(ARGS)
 
 .PHONY: test-versions
 test-versions: $(VENV)/.test $(VENV)/.labextension ## the wheel, with the newest and the lowest versions of its dependencies
@@ -71,16 +71,16 @@ stress: $(VENV)/.test $(VENV)/.labextension ## ten million messages, their order
 	@$(COMPILE)
 	@MONARCH_STRESS_MESSAGES=10000000 MONARCH_ORDER_ROUNDS=20 MONARCH_RESPAWNS=500 \
 		MONARCH_LINK_SCHEDULES=100000 MONARCH_TREE_SCHEDULES=5000 MONARCH_MISCHIEF=2 MONARCH_EXAMPLES=1000 $(PY) -m pytest -s \
-		tests/integration/test_stress.py tests/integration/test_order_model.py \
-		tests/integration/test_casts.py \
+		tests/integration/calls/test_stress.py tests/integration/calls/test_order_model.py \
+		tests/integration/calls/test_casts.py \
 		tests/fault/test_respawning.py tests/unit/net/state/test_link_schedules.py tests/unit/host/state/test_cast_tree.py \
 		tests/unit/actor/supervise/state/test_supervision.py tests/unit/wire $(ARGS)
-	@MONARCH_SOAK=5000 $(PY) -m pytest tests/integration/test_soak.py $(ARGS)
+	@MONARCH_SOAK=5000 $(PY) -m pytest tests/integration/calls/test_soak.py $(ARGS)
 	@MONARCH_TEST_TRANSFERS=5000 MONARCH_TEST_OWNER_DEATHS=1002 MONARCH_TEST_PULLS=1000 \
-		$(PY) -m pytest tests/integration/data -k "leave_nothing or training_goes_on" $(ARGS)
-	@MONARCH_TEST_BOTH_WAYS=1 $(PY) -m pytest tests/integration/data/test_softroce.py $(ARGS)
+		$(PY) -m pytest tests/integration/rdma -k "leave_nothing or training_goes_on" $(ARGS)
+	@MONARCH_TEST_BOTH_WAYS=1 $(PY) -m pytest tests/integration/rdma/test_softroce.py $(ARGS)
 	@MONARCH_TEST_TRANSFERS=10000 MONARCH_TEST_OWNER_DEATHS=1000 \
-		$(PY) -m pytest tests/integration/test_segments.py -k "leave_nothing" $(ARGS)
+		$(PY) -m pytest tests/integration/payloads/test_segments.py -k "leave_nothing" $(ARGS)
 	@MONARCH_TEST_LONG_PAGES=1 $(PY) -m pytest tests/browser -m browser \
 		-k "thousand_ranks or started_again" $(ARGS)
 	@MONARCH_FLOODS=1 $(PY) -m pytest tests/fault/test_lost_hosts.py -k "floods or translated" $(ARGS)

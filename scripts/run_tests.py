@@ -47,7 +47,7 @@ from scripts.results import MOST_FAILURES, Results, Verdict, results_of, to_run_
 ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests"
 SECOND = ("fault",)
-BESIDE = ("unit", "contract", "notebook", "packaging", "fuzz", "integration/data")
+BESIDE = ("unit", "contract", "notebook", "packaging", "fuzz", "integration/rdma")
 LEAKS = TESTS / "unit" / "test_leaks.py"
 IN_THE_BACKGROUND = ("nice", "-n", "10")
 CORES_FOR_TWO = 4

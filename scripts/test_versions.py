@@ -56,16 +56,16 @@ TESTS = (
     "tests/notebook",
     "tests/unit/test_errors.py",
     "tests/unit/failures",
-    "tests/unit/wire/pickling",
-    "tests/integration/test_debugging.py",
-    "tests/integration/test_errors.py",
+    "tests/unit/pickling",
+    "tests/integration/debug/test_debugging.py",
+    "tests/integration/actors/test_errors.py",
 )
 WITH_TORCH = "3.11"
 TESTS_WITH_TORCH = (
-    "tests/unit/wire/pickling",
+    "tests/unit/pickling",
     "tests/unit/rdma/test_memory.py",
     "tests/unit/rdma/weights/test_reshard.py",
-    "tests/integration/test_buffers.py",
+    "tests/integration/payloads/test_buffers.py",
 )
 # Lanes side by side; the tests of each version are at work on one core most of the time.
 ALL = ((("newest", "3.14"),), (("lowest", "3.10"), ("newest", WITH_TORCH)))

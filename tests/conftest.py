@@ -26,7 +26,7 @@ from monarch._src.net.hosts import keys
 from monarch._src.telemetry.sql.engine_process import end_idle_engines
 from monarch.actor import MeshFailure, ProcMesh, shutdown_context, this_host
 from tests.leaks import PATIENCE_S, TOKEN_VARIABLE, Holdings, leaks
-from tests.said import RuntimeErrors, watched_agents
+from tests.runtime_logs import RuntimeErrors, watched_agents
 
 # A busy machine must not fail a property.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from monarch._src.mesh.host_mesh import HostMesh, this_host, this_proc
     from monarch._src.mesh.proc_mesh import ProcMesh
     from monarch._src.mesh.spawn_options import BootstrapCommand, default_bootstrap_cmd
-    from monarch._src.session.worker_hosts import (
+    from monarch._src.session.workers.api import (
         attach,
         attach_to_workers,
         run_worker_loop_forever,
@@ -89,7 +89,7 @@ _RUNTIME = {
     "mesh.spawn_options": "BootstrapCommand default_bootstrap_cmd",
     "mesh.client": "shutdown_context",
     "mesh.channel_transport": "ChannelTransport enable_transport",
-    "session.worker_hosts": "attach attach_to_workers run_worker_loop_forever "
+    "session.workers.api": "attach attach_to_workers run_worker_loop_forever "
     "run_worker_loop_until_shutdown start_worker_loop_forever",
 }
 _WHERE = {

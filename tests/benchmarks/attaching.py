@@ -127,7 +127,7 @@ def notebook(name: str, ranks: int) -> None:
     with tempfile.TemporaryDirectory() as folder, running_kernel(Path(folder)) as first:
         first.ok(f"%monarch spawn {name} gpus={ranks} --keep")
         first.ok(
-            "from tests.integration.actors import Counter\n"
+            "from tests.integration.sample_actors import Counter\n"
             f"counters = {name}.spawn('counters', Counter)\ncounters.add.call(1).get()"
         )
         pid = int(first.value("__import__('os').getpid()"))

@@ -26,8 +26,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from monarch._src.rdma.transports.tcp_channel import CHUNK, Keys, proven
-from monarch._src.rdma.transports.tcp_sockets import tune
+from monarch._src.net.streams.channel import CHUNK, Keys, proven
+from monarch._src.net.streams.sockets import tune
 
 OPEN, OURS, TLS, KERNEL = "open", "ours", "TLS", "kernel's TLS"
 ONE, OTHER = os.urandom(32), os.urandom(32)  # keys: the other process is a fork of this

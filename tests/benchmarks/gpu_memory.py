@@ -17,8 +17,8 @@ from monarch._src.rdma.cuda.gpu import gpu, why_no_gpu
 from monarch.actor import endpoint, shutdown_context, this_host
 from monarch.rdma import RDMABuffer
 from tests.benchmarks.rdma import best, rounds
-from tests.integration.data.gpu_parties import RealGpuHolder, RealGpuMover
-from tests.integration.data.parties import Holder
+from tests.integration.rdma.gpu_parties import RealGpuHolder, RealGpuMover
+from tests.integration.rdma.parties import Holder
 from tests.support.fake_gpu_arrays import DeviceArray
 
 MIB = 1 << 20

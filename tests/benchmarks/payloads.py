@@ -18,8 +18,8 @@ from typing import Any
 import numpy
 
 from monarch._src.actor.errors.remote import ship
-from monarch._src.wire.pickling import pickler
-from monarch._src.wire.pickling.pickler import loads
+from monarch._src.pickling import pickler
+from monarch._src.pickling.pickler import loads
 from monarch.actor import Actor, endpoint, shutdown_context, this_host
 from monarch.buffers import Buffer
 

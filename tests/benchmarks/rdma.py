@@ -16,7 +16,7 @@ import numpy
 
 from monarch.actor import endpoint, shutdown_context, this_host
 from monarch.rdma import RDMABuffer
-from tests.integration.data.parties import Holder, Mover, pattern
+from tests.integration.rdma.parties import Holder, Mover, pattern
 
 MIB = 1 << 20
 SIZES = [4 << 10, 64 << 10, MIB, 16 * MIB, 256 * MIB]

@@ -20,8 +20,8 @@ from monarch.actor import (
     endpoint,
     this_host,
 )
-from tests.integration.actors import append
 from tests.integration.gates import Gate, write_byte
+from tests.integration.sample_actors import append
 
 
 class Leaf(Actor):

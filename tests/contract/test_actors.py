@@ -22,8 +22,8 @@ from monarch.actor import (
 )
 from monarch.observe import call_target_of, metrics
 from tests.conftest import Faults
-from tests.integration.actors import append
 from tests.integration.gates import Gate, GateKeeper
+from tests.integration.sample_actors import append
 
 Spawn = Callable[..., ProcMesh]
 

@@ -27,8 +27,8 @@ from monarch.actor import (
     this_host,
 )
 from monarch.config import configure
-from tests.integration.actors import Counter, Echo
-from tests.integration.mortals import BadConstructor, Failing
+from tests.integration.failing_actors import BadConstructor, Failing
+from tests.integration.sample_actors import Counter, Echo
 
 Spawn = Callable[..., ProcMesh]
 

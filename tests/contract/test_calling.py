@@ -25,8 +25,8 @@ from monarch.actor import (
     endpoint,
     send,
 )
-from tests.integration.actors import Echo, Recorder
 from tests.integration.gates import GateKeeper
+from tests.integration.sample_actors import Echo, Recorder
 from tests.notebook.kernel import running_kernel
 
 Spawn = Callable[..., ProcMesh]

@@ -18,7 +18,7 @@ from monarch.actor import (
     current_size,
     endpoint,
 )
-from tests.integration.actors import Teller
+from tests.integration.sample_actors import Teller
 
 
 class Knowing(Actor):

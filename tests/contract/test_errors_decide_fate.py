@@ -22,9 +22,9 @@ from monarch.actor import (
     send,
 )
 from tests.conftest import Faults
-from tests.integration.actors import Echo, append
+from tests.integration.failing_actors import BadConstructor
 from tests.integration.gates import Gate, GateKeeper
-from tests.integration.mortals import BadConstructor
+from tests.integration.sample_actors import Echo, append
 
 Spawn = Callable[..., ProcMesh]
 

@@ -1,4 +1,4 @@
-"""Futures: the rest of what tests/integration/test_futures.py shows."""
+"""Futures: the rest of what tests/integration/calls/test_futures.py shows."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from monarch.actor import (
     returns_future,
 )
 from monarch.observe import call_of, cancel_calls, open_calls
-from tests.integration.actors import Echo
+from tests.integration.failing_actors import Failing
 from tests.integration.gates import GateKeeper
-from tests.integration.mortals import Failing
+from tests.integration.sample_actors import Echo
 from tests.notebook.kernel import running_kernel
 
 

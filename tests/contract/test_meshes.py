@@ -22,10 +22,10 @@ from monarch.actor import (
     this_host,
     this_proc,
 )
-from tests.integration.actors import Counter, Echo, Teller
 from tests.integration.callers import Spawner
 from tests.integration.gates import GateKeeper
 from tests.integration.programs import run, watched
+from tests.integration.sample_actors import Counter, Echo, Teller
 
 Spawn = Callable[..., ProcMesh]
 

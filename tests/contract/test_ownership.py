@@ -173,7 +173,7 @@ class BadOwner(Owner):
     def __init__(self, path: str) -> None:
         super().__init__(path)
         from monarch.actor import this_host
-        from tests.integration.actors import append
+        from tests.integration.sample_actors import append
 
         leaf = this_host().spawn_procs(name="early").spawn("leaf", Leaf, path)
         append(path, str(leaf.pid.call_one().get(timeout=60)))

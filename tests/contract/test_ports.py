@@ -24,7 +24,7 @@ from monarch.actor import (
     endpoint,
     send,
 )
-from tests.integration.actors import Echo
+from tests.integration.sample_actors import Echo
 
 Spawn = Callable[..., ProcMesh]
 

@@ -20,8 +20,8 @@ from monarch.actor import (
     this_host,
 )
 from tests.conftest import Faults
-from tests.integration.actors import Echo, Recorder, Tidy, append
 from tests.integration.gates import Gate, GateKeeper, write_byte
+from tests.integration.sample_actors import Echo, Recorder, Tidy, append
 
 Spawn = Callable[..., ProcMesh]
 

@@ -10,7 +10,7 @@ import pytest
 
 from monarch.actor import ProcMesh
 from monarch.observe import RankRestarting, on_change
-from tests.fault.phoenix import OFTEN
+from tests.fault.restarted_actors import OFTEN
 from tests.integration.gates import GateKeeper, gate_in
 
 

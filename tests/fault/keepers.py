@@ -22,10 +22,10 @@ KEEPER = """
     import monarch.actor
     from monarch.config import configure
     from monarch.session import SessionError, attach, detach, keep
-    from tests.integration.actors import Echo, Recorder, Teller
+    from tests.integration.sample_actors import Echo, Recorder, Teller
     from tests.integration.callers import Ring
     from tests.integration.gates import Gate
-    from tests.integration.mortals import Failing, Mortal
+    from tests.integration.failing_actors import Failing, Mortal
 
     class Mine(Actor):
         def __init__(self):

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from itertools import product
 
 from monarch.actor import Actor, context, current_rank, endpoint, this_host
+from tests.integration.failing_actors import stand_with_the_gil
 from tests.integration.gates import Gate
-from tests.integration.mortals import stand_with_the_gil
 
 VICTIM = 1  # of three ranks
 RANKS = 3

@@ -15,7 +15,7 @@ import pytest
 from monarch.actor import ActorError, Future, ProcMesh, RestartedError
 from monarch.observe import RankRestarting
 from monarch.supervision import Restart
-from tests.fault.phoenix import OFTEN, Phoenix, Spawn, casts_to_few, counts
+from tests.fault.restarted_actors import OFTEN, Phoenix, Spawn, casts_to_few, counts
 from tests.integration.gates import GateKeeper
 
 # --- who calls it ---------------------------------------------------------------------------------

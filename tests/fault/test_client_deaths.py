@@ -18,8 +18,8 @@ CLIENT = """
     import os, signal, sys, time
     import psutil
     from monarch.actor import Actor, endpoint, this_host
-    from tests.integration.actors import Tidy
-    from tests.integration.mortals import Mortal
+    from tests.integration.sample_actors import Tidy
+    from tests.integration.failing_actors import Mortal
     from tests.integration.gates import Gate
 
     procs = this_host().spawn_procs({"gpus": 3})

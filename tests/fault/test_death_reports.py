@@ -16,7 +16,7 @@ from monarch.actor import Actor, BootstrapCommand, ProcMesh, RankFailure, Superv
 from monarch.actor import default_bootstrap_cmd as default
 from tests.conftest import Faults
 from tests.fault.test_respawning import agent_of_this_process
-from tests.integration.mortals import Mortal
+from tests.integration.failing_actors import Mortal
 
 Spawn = Callable[..., ProcMesh]
 MIB = 1 << 20

@@ -15,8 +15,8 @@ import pytest
 from monarch.actor import ProcMesh, SupervisionError
 from tests.conftest import Faults
 from tests.fault.test_respawning import agent_of_this_process
+from tests.integration.failing_actors import Mortal
 from tests.integration.gates import GateKeeper
-from tests.integration.mortals import Mortal
 
 # Of x86-64: system calls that wait, and which argument says for how long at most.
 WAITS = {7: 2, 232: 3, 281: 3}

@@ -14,10 +14,10 @@ import pytest
 from monarch.actor import ProcMesh, SupervisionError, this_host
 from monarch.observe import snapshot
 from tests.conftest import Faults
-from tests.integration.actors import Echo, Teller
+from tests.integration.failing_actors import Mortal
 from tests.integration.gates import GateKeeper
-from tests.integration.mortals import Mortal
 from tests.integration.programs import watched
+from tests.integration.sample_actors import Echo, Teller
 
 Spawn = Callable[..., ProcMesh]
 

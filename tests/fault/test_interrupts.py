@@ -12,7 +12,7 @@ from tests.integration.programs import run, running
 INTERRUPTED = """
     import sys
     from monarch.actor import Actor, endpoint, this_host
-    from tests.integration.actors import Echo
+    from tests.integration.sample_actors import Echo
     from tests.integration.gates import Gate
 
     gate = Gate(sys.argv[1], sys.argv[2])
@@ -78,7 +78,7 @@ def test_ranks_do_not_see_the_interrupts_of_the_client(tmp_path: Path, gate: Gat
     program_text = """
         import os, signal, sys
         from monarch.actor import this_host
-        from tests.integration.actors import Echo
+        from tests.integration.sample_actors import Echo
         from tests.integration.gates import Gate
 
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -107,7 +107,7 @@ def test_a_storm_of_interrupts_loses_and_doubles_no_message(tmp_path: Path) -> N
     program_text = """
         import os, queue, signal, threading
         from monarch.actor import this_host
-        from tests.integration.actors import Counter, Recorder
+        from tests.integration.sample_actors import Counter, Recorder
 
         ROUNDS = 400
         procs = this_host().spawn_procs({"gpus": 2})
@@ -167,7 +167,7 @@ def test_an_interrupt_ends_a_script_that_does_not_catch_it(
         import sys
         from monarch.actor import this_host
         from monarch.config import configure
-        from tests.integration.actors import Echo
+        from tests.integration.sample_actors import Echo
         from tests.integration.gates import Gate
 
         configure(cleanup_timeout="200ms")

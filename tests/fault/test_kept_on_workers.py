@@ -38,11 +38,11 @@ from tests.fault.keepers import (
     kept_name,
     standing_still,
 )
-from tests.integration.actors import Teller
 from tests.integration.commands import Commands
 from tests.integration.gates import GateKeeper
 from tests.integration.programs import watched
-from tests.integration.residents import Resident
+from tests.integration.sample_actors import Teller
+from tests.integration.worker_actors import Resident
 from tests.workers import PATIENCE_S, TRUST_ALL, Worker, worker, workers
 
 pytestmark = pytest.mark.slow
@@ -240,7 +240,7 @@ def test_what_failed_meanwhile_is_told_to_the_next_client_once(
 
 BOTH = """
     from monarch.actor import attach_to_workers
-    from tests.integration.residents import Resident
+    from tests.integration.worker_actors import Resident
     hosts = attach_to_workers(ca="trust_all_connections", workers=sys.argv[2:])
     procs = hosts.spawn_procs(name="workers")
     near = this_host().spawn_procs(name="near")

@@ -25,9 +25,9 @@ from tests.fault.keepers import (
     kept_name,
     standing_still,
 )
-from tests.integration.actors import Counter, Echo, Teller
 from tests.integration.gates import PATIENCE_S, GateKeeper
 from tests.integration.programs import Watched, running, watched
+from tests.integration.sample_actors import Counter, Echo, Teller
 
 pytestmark = pytest.mark.slow
 
@@ -427,8 +427,8 @@ def test_a_fault_that_ends_a_script_ends_no_kept_session(name: str, tmp_path: Pa
         import sys
         from monarch.actor import this_host
         from monarch.session import keep
-        from tests.integration.actors import Counter
-        from tests.integration.mortals import Mortal
+        from tests.integration.sample_actors import Counter
+        from tests.integration.failing_actors import Mortal
         procs = this_host().spawn_procs({"gpus": 2}, name="workers")
         counter = procs.spawn("counter", Counter)
         counter.add.call(5).get()

@@ -15,11 +15,11 @@ from monarch._src.session import directories
 from monarch.actor import ProcMesh, SupervisionError, shutdown_context, this_host
 from tests.conftest import Faults
 from tests.fault.test_host_deaths import agent
-from tests.integration.actors import Echo, Teller, Tidy
 from tests.integration.commands import Commands
+from tests.integration.failing_actors import Mortal
 from tests.integration.gates import GateKeeper
-from tests.integration.mortals import Mortal
 from tests.integration.programs import Program, running, watched
+from tests.integration.sample_actors import Echo, Teller, Tidy
 
 pytestmark = pytest.mark.slow
 
@@ -31,8 +31,8 @@ CLIENT = """
     from monarch.actor import SupervisionError, this_host
     import monarch.actor
     from monarch.config import configure
-    from tests.integration.actors import Tidy
-    from tests.integration.mortals import Mortal
+    from tests.integration.sample_actors import Tidy
+    from tests.integration.failing_actors import Mortal
     from tests.integration.gates import Gate
 
     configure(cleanup_timeout=sys.argv[4])

@@ -19,8 +19,8 @@ CLIENT = """
     import psutil
     from monarch.config import configure
     from monarch.actor import shutdown_context, this_host
-    from tests.integration.actors import Tidy
-    from tests.integration.mortals import Mortal
+    from tests.integration.sample_actors import Tidy
+    from tests.integration.failing_actors import Mortal
 
     configure(cleanup_timeout=sys.argv[2])
     procs = this_host().spawn_procs({"gpus": 2}, name="workers")

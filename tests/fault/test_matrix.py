@@ -47,8 +47,8 @@ from tests.fault.matrix import (
     outcome,
 )
 from tests.fault.test_host_deaths import agent
+from tests.integration.failing_actors import HoldsInConstructor
 from tests.integration.gates import GateKeeper
-from tests.integration.mortals import HoldsInConstructor
 from tests.integration.programs import running, watched
 
 pytestmark = pytest.mark.slow

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from monarch.actor import Actor, ProcMesh, endpoint
+from tests.integration.failing_actors import Mortal
 from tests.integration.gates import PATIENCE_S, Gate, GateKeeper, gate_in, write_byte
-from tests.integration.mortals import Mortal
 
 Spawn = Callable[..., ProcMesh]
 FOR_EVER_S = 600.0

@@ -16,17 +16,17 @@ from monarch.actor import ActorError, ProcMesh, RankFailure, SupervisionError
 from monarch.config import configured
 from monarch.observe import snapshot
 from tests.conftest import Faults
-from tests.integration.actors import Echo, Teller
 from tests.integration.callers import Ring
-from tests.integration.gates import GateKeeper
-from tests.integration.mortals import (
+from tests.integration.failing_actors import (
     DiesInConstructor,
     Failing,
     HoldsInCleanup,
     HoldsInConstructor,
     Mortal,
 )
+from tests.integration.gates import GateKeeper
 from tests.integration.programs import watched
+from tests.integration.sample_actors import Echo, Teller
 
 Spawn = Callable[..., ProcMesh]
 

@@ -15,9 +15,9 @@ from monarch.actor import shutdown_context, this_host
 from monarch.session import attach, reap
 from tests.fault.keepers import info, keeper, kept_name
 from tests.fault.test_leases import Family, directories, family
-from tests.integration.actors import Teller
 from tests.integration.commands import Commands
 from tests.integration.programs import watched
+from tests.integration.sample_actors import Teller
 
 pytestmark = pytest.mark.slow
 

@@ -16,9 +16,9 @@ from monarch.config import configured
 from monarch.observe import meshes, snapshot
 from monarch.supervision import Restart
 from tests.conftest import Faults
-from tests.integration.actors import Echo
-from tests.integration.mortals import Mortal
+from tests.integration.failing_actors import Mortal
 from tests.integration.programs import watched
+from tests.integration.sample_actors import Echo
 
 
 def agent_of_this_process() -> psutil.Process:

@@ -24,11 +24,11 @@ from monarch.actor import (
 from monarch.observe import RankRestarting, metrics, snapshot
 from monarch.supervision import Restart
 from tests.conftest import Faults
-from tests.fault.phoenix import OFTEN, Phoenix, Spawn, counts
-from tests.integration.actors import Echo, append
+from tests.fault.restarted_actors import OFTEN, Phoenix, Spawn, counts
+from tests.integration.failing_actors import Mortal
 from tests.integration.gates import GateKeeper, write_byte
-from tests.integration.mortals import Mortal
 from tests.integration.programs import watched
+from tests.integration.sample_actors import Echo, append
 
 # --- in its place ---------------------------------------------------------------------------------
 

@@ -17,9 +17,9 @@ from monarch.actor import shutdown_context, this_host
 from monarch.observe import snapshot
 from monarch.session import SessionError, attach, detach, keep, sessions
 from tests.fault.keepers import ATTACHES, KEEPS, info, keeper, kept_name
-from tests.integration.actors import Counter, Recorder
 from tests.integration.gates import GateKeeper
 from tests.integration.programs import watched
+from tests.integration.sample_actors import Counter, Recorder
 
 pytestmark = pytest.mark.slow
 

@@ -23,7 +23,7 @@ from monarch._src.wire.frames import Buffer, decode, encode
 from monarch._src.wire.ids import AGENT
 from monarch._src.wire.link_protocol import LinkHello, Ping, Pong, decode_link, encode_link
 from monarch._src.wire.messages import PROTOCOL, Hello, Refused, Snapshot, Snapshotted
-from tests.unit.net.stranger import Stranger
+from tests.unit.net.pipe_end import Stranger
 
 PATIENCE_MS = 60_000
 NO_BOUND = 1 << 40

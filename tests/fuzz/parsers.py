@@ -24,10 +24,10 @@ from monarch._src.net.hosts.link_terms import link_versions
 from monarch._src.net.state.addresses import parse_address, parse_listening
 from monarch._src.net.state.link import Link
 from monarch._src.net.state.link_actions import Bounds
+from monarch._src.net.streams import sockets as stream_sockets
+from monarch._src.net.streams.dialling import Invitation, invitation
 from monarch._src.net.tunnel.local_socket import Answer, Ask, read_answer, read_ask, written
 from monarch._src.rdma.handle import Handle, Owner
-from monarch._src.rdma.transports import tcp_sockets
-from monarch._src.rdma.transports.tcp_connect import Invitation, invitation
 from monarch._src.rdma.verbs import protocol
 from monarch._src.rdma.verbs.device_choice import Place
 from monarch._src.session import directories, records
@@ -294,7 +294,7 @@ ASKS = [
 ]
 ANSWERS = [written(Answer("tcp://10.0.0.2:26600", "/tmp/via")), written(Answer(why="nobody"))]
 INVITATION = Invitation(
-    tcp_sockets.Place(["10.0.0.1"], 4711, b"s" * 32), b"i" * 16, b"t" * 16, 5.0
+    stream_sockets.Place(["10.0.0.1"], 4711, b"s" * 32), b"i" * 16, b"t" * 16, 5.0
 )  # fmt: skip
 SAID: list[tuple[type, object]] = [
     (protocol.Connect, protocol.Connect(b"c" * 16, OWNER, ENDS)),

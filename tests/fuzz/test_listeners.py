@@ -25,14 +25,14 @@ import msgspec
 import psutil
 import pytest
 
-from monarch._src.bulk import client
 from monarch._src.mesh.client import current_session
 from monarch._src.net.hosts import keys
 from monarch._src.net.state.access import Role
 from monarch._src.net.state.addresses import parse_address
+from monarch._src.net.streams import protocol as tcp
+from monarch._src.net.streams.sockets import Place, dial
+from monarch._src.payload.hosts import client
 from monarch._src.payload.pieces import Wanted
-from monarch._src.rdma.transports import tcp_protocol as tcp
-from monarch._src.rdma.transports.tcp_sockets import Place, dial
 from monarch._src.wire.frames import FrameError, Payload, encode
 from monarch._src.wire.ids import AGENT
 from monarch._src.wire.link_protocol import LinkHello, decode_link, encode_link
@@ -57,8 +57,8 @@ from tests.fuzz.parsers import (
     valid_link_frames,
     valid_messages,
 )
-from tests.said import RuntimeErrors
-from tests.strangers import Bomb, linked
+from tests.runtime_logs import RuntimeErrors
+from tests.untrusted_peers import Bomb, linked
 from tests.workers import worker
 
 pytestmark = pytest.mark.slow

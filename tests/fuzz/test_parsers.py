@@ -22,7 +22,7 @@ from monarch._src.wire.link_protocol import Data, decode_link, encode_link
 from monarch._src.wire.messages import Call
 from tests.fuzz.mutating import Bytes, Seeded
 from tests.fuzz.parsers import Parser, parsers
-from tests.strangers import Bomb
+from tests.untrusted_peers import Bomb
 
 pytestmark = pytest.mark.slow
 

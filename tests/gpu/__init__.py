@@ -1,1 +1,1 @@
-"""Tests that need a real GPU. `make test-gpu` runs them, and those of `tests/integration/data`."""
+"""Tests that need a real GPU. `make test-gpu` runs them, and those of `tests/integration/rdma`."""

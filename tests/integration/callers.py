@@ -7,9 +7,9 @@ import os
 from typing import Any
 
 from monarch.actor import Actor, context, endpoint, this_host, this_proc
-from tests.integration.actors import Arrays, Echo, Recorder, Teller
+from tests.integration.failing_actors import Failing, Mortal
 from tests.integration.gates import Gate
-from tests.integration.mortals import Failing, Mortal
+from tests.integration.sample_actors import Arrays, Echo, Recorder, Teller
 
 
 class Ring(Actor):

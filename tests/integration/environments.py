@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from monarch.actor import ProcMesh
-from tests.integration.actors import Teller
+from tests.integration.sample_actors import Teller
 
 Spawn = Callable[..., ProcMesh]
 KEY = "MONARCH_TEST_KEY"

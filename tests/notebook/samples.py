@@ -14,7 +14,7 @@ from monarch.observe import (
     RankRow,
     SpanMetrics,
 )
-from tests.failed import failed
+from tests.rank_failures import failed
 
 
 def row(rank: int, **changes: Any) -> RankRow:

@@ -100,7 +100,7 @@ INSIDE = textwrap.indent(f"counter = {BODY}", "    ")
     ids=["that blocks", "that awaits", "with asyncio.run"],
 )
 def test_the_same_ten_lines_work_in_a_cell(kernel: Kernel, cell: str, nested: bool) -> None:
-    """As a script, in IPython and in asyncio.run: `tests/integration/test_programs.py`."""
+    """As a script, in IPython and in asyncio.run: `tests/integration/procs/test_programs.py`."""
     kernel.ok(f"%monarch asyncio {'on' if nested else 'off'}")
     shown = kernel.ok(cell)
     assert (shown.stdout, shown.stderr) == ("[11, 11, 11, 11] 16\n", "")

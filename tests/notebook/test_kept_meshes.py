@@ -35,7 +35,7 @@ trainers = {name}.spawn("trainers", Trainer)
 print(trainers.step.call().get().values())
 """
 PIDS = """
-from tests.integration.actors import Teller
+from tests.integration.sample_actors import Teller
 print(*{name}.spawn("tellers", Teller).pid.call().get().values())
 """
 

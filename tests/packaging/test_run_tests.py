@@ -107,8 +107,8 @@ def test_every_test_is_run_once_and_what_fails_in_any_lane_is_told(
     }
     passing = dict.fromkeys(
         [
-            "tests/integration/data/test_softroce.py",
-            "tests/integration/data/test_e.py",
+            "tests/integration/rdma/test_softroce.py",
+            "tests/integration/rdma/test_e.py",
             "tests/new/deep/test_c.py",
         ],
         "pass",

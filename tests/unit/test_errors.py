@@ -16,7 +16,7 @@ from monarch.actor import (
     RestartedError,
     SupervisionError,
 )
-from tests.failed import died, failed
+from tests.rank_failures import died, failed
 
 
 @pytest.mark.parametrize("error", [ActorError(), SupervisionError()])

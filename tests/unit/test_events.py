@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from monarch._src.events import Bus, MeshSpawned, MeshStopped, Output
-from tests.said import RuntimeErrors
+from tests.runtime_logs import RuntimeErrors
 
 SPAWNED, STOPPED = MeshSpawned("5", "workers"), MeshStopped("5", "workers")
 

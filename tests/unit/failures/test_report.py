@@ -31,7 +31,7 @@ from monarch.actor import (
     RestartedError,
     SupervisionError,
 )
-from tests.failed import CELL, HELPER, OURS, died, failed, not_handled
+from tests.rank_failures import CELL, HELPER, OURS, died, failed, not_handled
 
 
 def test_an_endpoint_that_raised_on_one_rank() -> None:

@@ -23,10 +23,10 @@ from monarch._src.net.state.link_actions import Bounds
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import AnyMessage
 from tests.unit.net.asker import PATIENCE_S, Asker, MakeNode
-from tests.unit.net.heard import Heard
 from tests.unit.net.linked import BOUNDS, Party
+from tests.unit.net.pipe_end import Stranger
+from tests.unit.net.received import Heard
 from tests.unit.net.routers import MakeRouter, address
-from tests.unit.net.stranger import Stranger
 
 _numbers = itertools.count()
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from monarch._src.net.local.router import Router
-from tests.unit.net.stranger import Stranger
+from tests.unit.net.pipe_end import Stranger
 
 MakeRouter = Callable[[str], Router]
 MakeStranger = Callable[..., Stranger]

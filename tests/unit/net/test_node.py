@@ -14,9 +14,9 @@ from monarch._src.net.node import Node
 from monarch._src.net.peers import VERSIONS
 from monarch._src.wire.frames import Payload, decode, encode
 from monarch._src.wire.messages import OK, PROTOCOL, AnyMessage, Hello, MeshStopped, Reply
-from tests.said import RuntimeErrors
-from tests.unit.net.heard import PATIENCE_S, Heard, MakeNode, MakeStranger, numbered
-from tests.unit.net.stranger import Stranger
+from tests.runtime_logs import RuntimeErrors
+from tests.unit.net.pipe_end import Stranger
+from tests.unit.net.received import PATIENCE_S, Heard, MakeNode, MakeStranger, numbered
 
 # --- meeting --------------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ import pytest
 from monarch._src.net.peers import VERSIONS
 from monarch._src.wire.frames import decode, encode
 from monarch._src.wire.messages import PROTOCOL, Hello, Refused
-from tests.said import RuntimeErrors
-from tests.unit.net.heard import Heard, MakeNode, MakeStranger, numbered
+from tests.runtime_logs import RuntimeErrors
+from tests.unit.net.received import Heard, MakeNode, MakeStranger, numbered
 
 FLOOD = 5000  # whose answers are more than any system holds for a socket
 

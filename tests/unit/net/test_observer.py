@@ -24,7 +24,7 @@ from monarch._src.wire.messages import (
     Snapshot,
     Snapshotted,
 )
-from tests.said import RuntimeErrors
+from tests.runtime_logs import RuntimeErrors
 
 MakeNode = Callable[..., Node]
 MESH = MeshState(7, "ready", 1.5, [], "workers", ["gpus"], [0], "client")

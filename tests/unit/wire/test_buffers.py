@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from monarch._src.pickling.pickler import dumps, loads
 from monarch._src.wire.frames import decode, encode
 from monarch._src.wire.messages import Call
-from monarch._src.wire.pickling.pickler import dumps, loads
 from monarch._src.wire.segment_refs import SEGMENT_FROM
 from monarch.buffers import Buffer, FrozenBuffer
 from monarch.config import configured

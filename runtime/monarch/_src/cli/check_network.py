@@ -2,7 +2,8 @@
 
 On one host it listens, on another it dials: which address works, whether the keys fit, whether both
 sides are of the same versions, how long an answer takes and how much passes. And whether the one
-that dials can connect beside the link as well, which is how large payloads go (`bulk.client`).
+that dials can connect beside the link as well, which is how large payloads go
+(`payload.hosts.client`).
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ from monarch._src.net.state.addresses import (
 )
 from monarch._src.net.state.link import NoRoomError
 from monarch._src.net.state.link_actions import LinkDown, LinkState, PeerLost, PeerRefused
-from monarch._src.rdma.transports.tcp_channel import Connection
-from monarch._src.rdma.transports.tcp_connect import Dialling
-from monarch._src.rdma.transports.tcp_protocol import Request
-from monarch._src.rdma.transports.tcp_sockets import Place
+from monarch._src.net.streams.channel import Connection
+from monarch._src.net.streams.dialling import Dialling
+from monarch._src.net.streams.protocol import Request
+from monarch._src.net.streams.sockets import Place
 from monarch._src.wire.ids import OBSERVER
 
 LISTENER = "reach"
@@ -134,7 +135,7 @@ def _listened(links: Links, listening: Listening, trusts_all: bool) -> Address:
 
 
 class _NoRequests:
-    """See `rdma.transports.tcp_server.Requests`: none but the server's own, which is the probe."""
+    """See `net.streams.server.Requests`: none but the server's own, which is the probe."""
 
     incarnation = bytes(16)
     kinds = ()

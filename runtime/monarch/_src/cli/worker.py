@@ -9,7 +9,7 @@ from pathlib import Path
 from monarch._src.net import session_directory as sessions
 from monarch._src.net.state.access import TRUST_ALL
 from monarch._src.net.state.addresses import parse_listening
-from monarch._src.session.worker_options import WorkerOptions, worker_command
+from monarch._src.session.workers.options import WorkerOptions, worker_command
 
 
 def run(address: str, keys: str | None, key: str | None, audit: str | None) -> int:

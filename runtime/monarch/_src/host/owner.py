@@ -1,7 +1,7 @@
 """The interface between a host agent and the component that ties it to a client.
 
 The agent of a session is tied to the client that started it, or kept (`session.agent_part`). The
-agent of a worker host serves clients one after the other (`session.worker_part`).
+agent of a worker host serves clients one after the other (`session.workers.worker_part`).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from monarch._src.job.trait import check_names
 from monarch._src.mesh.host_mesh import HostMesh
 from monarch._src.net import session_directory as sessions
 from monarch._src.net.state.access import TRUST_ALL
-from monarch._src.session.worker_hosts import attach_to_workers, has_workers, start_worker
+from monarch._src.session.workers.api import attach_to_workers, has_workers, start_worker
 
 _COUNT = 2
 _stand_ins: dict[str, HostMesh] = {}

@@ -23,7 +23,7 @@ from monarch._src.net import session_directory as sessions
 from monarch._src.net.hosts import keys
 from monarch._src.net.state.access import TRUST_ALL, Role
 from monarch._src.net.state.addresses import parse_address
-from monarch._src.session.worker_hosts import CA, start_worker
+from monarch._src.session.workers.api import CA, start_worker
 
 _TRANSPORTS = ("ipc", "tcp")
 S = TypeVar("S", bound="StoreJob")

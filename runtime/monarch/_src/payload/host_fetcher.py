@@ -1,10 +1,11 @@
 """Fetches large payloads from other hosts, once for all of their receivers on this one.
 
-A payload is requested in pieces over connections between the two gateways (`bulk.client`). If there
-is no such connection, or if the sender's gateway cannot open the sender's segments, the pieces are
-requested from the sender, over the link that brought the message. `payload.state.fetches` decides
-the order of requests and which messages wait. Each piece is written to its place in a segment as it
-arrives. Without a segment, the parts are assembled in memory, and are delivered over the socket.
+A payload is requested in pieces over connections between the two gateways (`payload.hosts.client`).
+If there is no such connection, or if the sender's gateway cannot open the sender's segments, the
+pieces are requested from the sender, over the link that brought the message.
+`payload.state.fetches` decides the order of requests and which messages wait. Each piece is written
+to its place in a segment as it arrives. Without a segment, the parts are assembled in memory, and
+are delivered over the socket.
 
 Runs in: the gateway of a host (the client, or the agent of a worker), on the thread that handles
 messages of links. Owns: the segments with fetched payloads, which it lends to processes of this

@@ -1,7 +1,7 @@
 """Pieces of payloads that another host has, and how they are fetched beside the links.
 
-The host fetcher decides which pieces it needs and when. `monarch._src.bulk` fetches them, from a
-package above this one, so the fetcher knows it by the protocol here.
+The host fetcher decides which pieces it needs and when. `payload.hosts` fetches them over
+connections of its own; the fetcher knows it by the protocol here.
 """
 
 from __future__ import annotations

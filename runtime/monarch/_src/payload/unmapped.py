@@ -1,7 +1,7 @@
 """Large parts of a payload for other hosts only, served from the sender's memory.
 
-Runs in: a client that serves other hosts itself (`bulk.server`), on the sending thread; dropped on
-any thread. Owns: references to the parts.
+Runs in: a client that serves other hosts itself (`payload.hosts.server`), on the sending thread;
+dropped on any thread. Owns: references to the parts.
 Invariants: the parts do not change, so they are not copied. They are in no segment and cannot be
 lent; a process of this host that gets the message anyway receives the parts with it.
 """

@@ -43,12 +43,12 @@ from monarch._src.net.local.interrupt import install_permanent_handler
 from monarch._src.net.local.signal_pipe import NotedSignals
 from monarch._src.net.local.waitable import Waitable
 from monarch._src.net.session_directory import address_of
+from monarch._src.pickling import main_names
 from monarch._src.programs.main_queue import MainQueue
 from monarch._src.system.interpreter_exit import join_threads, run_exit_functions
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.ids import AGENT, proc_node
 from monarch._src.wire.messages import ActorFailed, Bootstrap, GaveUp, StopProc
-from monarch._src.wire.pickling import main_names
 from monarch._src.wire.stream import StreamError
 
 # The main thread of a proc waits for messages after this time, if eight procs start on two

@@ -1,6 +1,6 @@
 """The main program of a worker host: an agent that starts without a client and listens for one.
 
-Runs in: a process that `session.worker_options.worker_command` starts, on its only thread.
+Runs in: a process that `session.workers.options.worker_command` starts, on its only thread.
 Invariants: keys are read after the zygote is forked, so they are never in the memory of a process
 that runs user code. Command lines carry only the path of the key file.
 """
@@ -28,8 +28,8 @@ from monarch._src.net.state.access import TRUST_ALL, Role
 from monarch._src.net.state.addresses import parse_listening
 from monarch._src.programs.agent import PARTS, serve
 from monarch._src.session import records
-from monarch._src.session.worker_options import Report, WorkerOptions
-from monarch._src.session.worker_part import Serving, WorkerHost
+from monarch._src.session.workers.options import Report, WorkerOptions
+from monarch._src.session.workers.worker_part import Serving, WorkerHost
 from monarch._src.wire.ids import new_site
 
 

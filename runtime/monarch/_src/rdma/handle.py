@@ -6,9 +6,6 @@ transfer, so that an outdated or forged handle leads nowhere.
 
 from __future__ import annotations
 
-# `hmac` and `secrets` export this function too, but load OpenSSL.
-from _operator import _compare_digest  # pyright: ignore[reportPrivateUsage]
-
 import msgspec
 
 from monarch._src.wire.msgpack_text import UNREADABLE
@@ -52,11 +49,6 @@ class Handle(msgspec.Struct, frozen=True, array_like=True):
     def text(self) -> str:
         """A description for errors, without the key."""
         return f"the RDMABuffer of {self.size:,} bytes of {self.actor} (pid {self.owner.pid})"
-
-
-def same(one: bytes, other: bytes) -> bool:
-    """Whether two keys are equal, in constant time."""
-    return _compare_digest(one, other)
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -21,7 +21,7 @@ import struct
 
 import msgspec
 
-from monarch._src.rdma.handle import same
+from monarch._src.wire.encryption import same_secret
 
 MAGIC = b"MONARCHK"
 HEADER_BYTES = 4096
@@ -153,7 +153,7 @@ class KeyView:
             return None
         raw = self.raw(slot)
         state, flags, held, address, held_size, segment, _, file, offset = _SLOT.unpack(raw)
-        if state != LIVE or not same(held, key) or held_size != size:
+        if state != LIVE or not same_secret(held, key) or held_size != size:
             return None
         entry = Entry(held, bool(flags & READ_ONLY), address, held_size, segment, file, offset)
         return entry, raw

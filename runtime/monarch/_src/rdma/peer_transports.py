@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 
 from monarch._src.config import settings
+from monarch._src.net.streams.sockets import Connector
 from monarch._src.rdma.handle import Handle, Owner
 from monarch._src.rdma.transports.base import OwnerGone, Transport, TransportFailed
 from monarch._src.rdma.transports.choice import Choice, Why
@@ -22,7 +23,6 @@ from monarch._src.rdma.transports.cuda_ipc import CudaIpcLink
 from monarch._src.rdma.transports.local_peer import Peer, is_alive, process_of
 from monarch._src.rdma.transports.shm import ShmLink
 from monarch._src.rdma.transports.tcp_client import TcpLink
-from monarch._src.rdma.transports.tcp_sockets import Connector
 from monarch._src.system.shared_memory import this_host
 
 ORDER = ("cuda_ipc", "shm", "cma", "ibverbs", "tcp")

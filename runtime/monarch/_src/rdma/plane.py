@@ -29,6 +29,9 @@ from monarch._src.errors import (
     RDMAWriteTransferWarning,
 )
 from monarch._src.net.local.interrupt import GuardedLock, uninterrupted
+from monarch._src.net.streams.dialling import Dialling
+from monarch._src.net.streams.sockets import CannotConnect, Connector, Opener, Place
+from monarch._src.net.streams.thread_pool import Pool
 from monarch._src.net.tunnel.local_socket import connect_through, door_of
 from monarch._src.rdma.batch import Batch
 from monarch._src.rdma.cuda.gpu import gpu_if_used
@@ -36,7 +39,6 @@ from monarch._src.rdma.handle import VERSION, Handle, Owner
 from monarch._src.rdma.memory import Memory
 from monarch._src.rdma.peer_transports import Pair, suited
 from monarch._src.rdma.regions import Regions, was_here
-from monarch._src.rdma.thread_pool import Pool
 from monarch._src.rdma.transfer import Lane, Op, Way
 from monarch._src.rdma.transports.base import (
     DeadlineExceeded,
@@ -49,9 +51,7 @@ from monarch._src.rdma.transports.base import (
 )
 from monarch._src.rdma.transports.gpu_staging import StagedLink
 from monarch._src.rdma.transports.same_process import LocalLink
-from monarch._src.rdma.transports.tcp_connect import Dialling
 from monarch._src.rdma.transports.tcp_regions import RegionRequests
-from monarch._src.rdma.transports.tcp_sockets import Connector, Opener, Place
 from monarch._src.rdma.verbs.process_card import Cards, Watch
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import COME, DROP, HANG_UP, OK, SERVE, AskData, Reply
@@ -334,7 +334,10 @@ class DataPlane:
             return self._ask(owner, COME, 0, b"", deadline, body)
 
         place = msgspec.msgpack.decode(answer, type=Place)
-        return self.dialling.connector(place, ask_to_come, owner.node)
+        try:
+            return self.dialling.connector(place, ask_to_come, owner.node)
+        except CannotConnect as error:
+            raise TransportFailed(error.reason, error.remedy) from error
 
     def _over_card(self, owner: Owner, gone: Callable[[], bool], deadline: float) -> Transport:
         node = self._run.node

@@ -26,7 +26,7 @@ import msgspec
 from monarch._src.net.local.interrupt import uninterrupted
 from monarch._src.rdma.cuda.exports import Exports
 from monarch._src.rdma.cuda.gpu import gpu
-from monarch._src.rdma.handle import KEY_BYTES, Owner, same
+from monarch._src.rdma.handle import KEY_BYTES, Owner
 from monarch._src.rdma.key_table import (
     GPU,
     PROBING,
@@ -39,6 +39,7 @@ from monarch._src.rdma.key_table import (
 from monarch._src.rdma.memory import Device, Memory, fix_in_place, view_of
 from monarch._src.rdma.shared_segments import segment_of
 from monarch._src.system import shared_memory
+from monarch._src.wire.encryption import same_secret
 
 log = logging.getLogger("monarch.data")
 CAPACITY = 1 << 18
@@ -224,7 +225,7 @@ class Regions:
         """
         with uninterrupted(), self._lock:
             region = self._regions.get(slot)
-            if region is None or not same(region.key, key):
+            if region is None or not same_secret(region.key, key):
                 return False
         return self._retire(slot)
 
@@ -270,7 +271,7 @@ class Regions:
         """
         with uninterrupted(), self._lock:
             region = self._regions.get(slot)
-            if region is None or not same(region.key, key):
+            if region is None or not same_secret(region.key, key):
                 return None
             keep = region.pin if region.root is None else region.root()
             if keep is None:

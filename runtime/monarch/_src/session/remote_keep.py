@@ -4,7 +4,7 @@ Runs in: a client that keeps its session or has attached to one; requests on the
 attaches or detaches, messages of workers on the receiving thread.
 Owns: the token by which workers know the session. The client's own host agent stores which mesh is
 on which host, for the next client (`session.agent_part`); each worker records the failures of its
-own part (`session.detached_part`).
+own part (`session.workers.detached_meshes`).
 Invariants: the agent knows of a worker before that keeps anything, so every kept mesh can be found;
 a worker knows that a mesh is to be kept before it is spawned.
 """
@@ -43,7 +43,7 @@ from monarch._src.wire.messages import (
 )
 
 if TYPE_CHECKING:
-    from monarch._src.session.attached_hosts import AttachedHosts
+    from monarch._src.session.workers.attached_hosts import AttachedHosts
 
 
 class RemoteKeepClient(Protocol):
@@ -175,7 +175,7 @@ class RemoteKeep:
                 f"or else put the keys back ({error})"
             ) from None
         session, run = self._session, self._run
-        from monarch._src.session.attached_hosts import (
+        from monarch._src.session.workers.attached_hosts import (
             AttachedHosts,  # imports asyncio by way of zmq
         )
 

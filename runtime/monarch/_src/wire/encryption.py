@@ -10,6 +10,9 @@ direction of one connection. A record that was changed, dropped, repeated or mov
 from __future__ import annotations
 
 import struct
+
+# `hmac` and `secrets` export this function too, but load OpenSSL.
+from _operator import _compare_digest  # pyright: ignore[reportPrivateUsage]
 from typing import Any
 
 from monarch._src.wire.frames import Buffer
@@ -23,6 +26,11 @@ _word = struct.Struct(">I")
 _NONCE = 12
 _KEPT = 8  # buffers that are kept for further large records
 _rooms: list[bytearray] = []
+
+
+def same_secret(one: bytes, other: bytes) -> bool:
+    """Whether two keys, proofs or tickets are equal, in constant time."""
+    return _compare_digest(one, other)
 
 
 class SealError(ValueError):

@@ -58,7 +58,7 @@ class Payload(msgspec.Struct, gc=False):
     def own(self) -> Payload:
         """A payload for a receiver in this process: its changes are not seen by others.
 
-        Memory that cannot be written to is shared (see `wire.pickling.pickler`).
+        Memory that cannot be written to is shared (see `pickling.pickler`).
         """
         if not self.buffers:
             return Payload(self.body)

@@ -9,7 +9,7 @@ import pytest
 
 from monarch._src.actor.deliver import output_barrier
 from monarch._src.actor.deliver.output_barrier import FRONT_ENDS, OutputBarrier
-from tests.said import RuntimeErrors
+from tests.runtime_logs import RuntimeErrors
 
 
 class Agents:

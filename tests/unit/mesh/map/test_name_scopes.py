@@ -13,7 +13,7 @@ import pytest
 
 from monarch._src.mesh.map.name_conflicts import Conflicts
 from monarch._src.mesh.map.name_scopes import bind, scopes_of
-from monarch._src.wire.pickling import main_names
+from monarch._src.pickling import main_names
 
 # As on a rank, where code by value has globals of its own.
 MAIN = {"__name__": "__main__"}

@@ -20,9 +20,9 @@ from numpy import ma
 from numpy.ma import mrecords
 
 from monarch._src.mesh.namespace.rows import KINDS, cut, join
+from monarch._src.pickling.pickler import dumps, loads
 from monarch._src.wire.frames import decode, encode
 from monarch._src.wire.messages import Call
-from monarch._src.wire.pickling.pickler import dumps, loads
 
 sparse: Any = pytest.importorskip("scipy.sparse")
 CALL = Call(1, 2, "receive", 0, [], [])

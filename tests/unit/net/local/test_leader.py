@@ -15,7 +15,7 @@ from monarch._src.net.local.waitable import Waitable
 from monarch._src.net.node import Node
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import AnyMessage, FlushOutput, OutputFlushed
-from tests.said import RuntimeErrors
+from tests.runtime_logs import RuntimeErrors
 from tests.unit.net.asker import PATIENCE_S, Asker, MakeNode, run_all
 
 # --- one thread -----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 import numpy
 import pytest
 
+from monarch._src.net.streams.server import TcpServer
 from monarch._src.rdma.handle import VERSION, Handle
 from monarch._src.rdma.memory import Memory
 from monarch._src.rdma.regions import Regions
@@ -16,7 +17,6 @@ from monarch._src.rdma.registrable import memory_of
 from monarch._src.rdma.transports.base import HandleExpired, Piece
 from monarch._src.rdma.transports.tcp_client import TcpLink
 from monarch._src.rdma.transports.tcp_regions import RegionRequests
-from monarch._src.rdma.transports.tcp_server import TcpServer
 from monarch._src.system import shared_memory
 from tests.support.fake_gpu_arrays import DeviceArray
 from tests.unit.rdma.gpus import fake

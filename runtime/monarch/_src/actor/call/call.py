@@ -33,11 +33,11 @@ from monarch._src.failures.report import RankFailure, at_text
 from monarch._src.net.local.interrupt import uninterrupted
 from monarch._src.net.local.leader import FORKED
 from monarch._src.net.local.waitable import RuntimeEnded
+from monarch._src.pickling.pickler import dumps_arguments
 from monarch._src.shape import Region, ValueMesh
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Call, Undelivered
 from monarch._src.wire.metrics_codec import Key
-from monarch._src.wire.pickling.pickler import dumps_arguments
 
 P = ParamSpec("P")
 R = TypeVar("R")

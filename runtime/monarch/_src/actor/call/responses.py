@@ -19,10 +19,10 @@ from monarch._src.actor.state.calls import PendingCall
 from monarch._src.errors import SupervisionError, death_error
 from monarch._src.failures.report import RankFailure, first_reported
 from monarch._src.net.local.waitable import Waitable
+from monarch._src.pickling.pickler import is_atom
 from monarch._src.shape import Region, ValueMesh
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import THROWN
-from monarch._src.wire.pickling.pickler import is_atom
 
 
 class _Failures:

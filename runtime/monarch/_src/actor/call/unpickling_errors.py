@@ -14,9 +14,9 @@ from monarch._src.actor.call.target import Target
 from monarch._src.actor.errors.remote import IN_RUNTIME, unship
 from monarch._src.failures.endpoint_text import endpoint_text
 from monarch._src.failures.report import RankFailure
+from monarch._src.pickling.pickler import pickle_in
 from monarch._src.shape import Region
 from monarch._src.wire.frames import Payload, carried
-from monarch._src.wire.pickling.pickler import pickle_in
 
 MOST_READ = 10_000  # opcodes of a pickle
 _OF_PICKLING = (

@@ -24,13 +24,13 @@ from monarch._src.actor.errors.source_lines import SourceLines
 from monarch._src.errors import ActorError, SupervisionError, death_error
 from monarch._src.failures.report import FailureKind, OutOfMemory, RankFailure
 from monarch._src.failures.traceback import FIRST_FRAMES, LAST_FRAMES, Behind, Frame, held_by
+from monarch._src.pickling.pickler import ClassOf, SharedClasses, dumps, loads, may_import
 from monarch._src.system.imports import turn_to_import
 from monarch._src.system.process import memory_limit, rss_bytes
 from monarch._src.wire.frames import Payload, carried
 from monarch._src.wire.messages import DIED
 from monarch._src.wire.msgpack_text import pack as pack_values
 from monarch._src.wire.msgpack_text import unpacker
-from monarch._src.wire.pickling.pickler import ClassOf, SharedClasses, dumps, loads, may_import
 
 _NOTHING_TYPED = "EOF when reading a line"  # raised by `input`
 _NO_KEYBOARD = (

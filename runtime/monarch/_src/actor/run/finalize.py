@@ -12,8 +12,8 @@ import threading
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
 from monarch._src.actor.endpoint import forget_classes
+from monarch._src.pickling import main_names
 from monarch._src.system.program_modules import is_of_the_program
-from monarch._src.wire.pickling import main_names
 
 _CODE = (ModuleType, FunctionType, BuiltinFunctionType, type)
 

@@ -9,7 +9,7 @@ lock of the runtime and messages are still delivered. The host agent is notified
 and after it. When its call, actor or process ends, a stopped thread resumes and raises the reason.
 
 debugpy is imported by name, so procs run without it. Only this module uses its private parts
-(`PyDB`); `tests/integration/test_bridges.py` fails if they change.
+(`PyDB`); `tests/integration/debug/test_bridges.py` fails if they change.
 """
 
 from __future__ import annotations

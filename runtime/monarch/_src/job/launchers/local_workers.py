@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from monarch._src.net import session_directory as sessions
-from monarch._src.session.worker_options import Report, WorkerOptions, worker_command
+from monarch._src.session.workers.options import Report, WorkerOptions, worker_command
 from monarch._src.system import process_table
 from monarch._src.system.process import undebugged
 from monarch._src.system.process_table import began_of

@@ -22,7 +22,7 @@ from monarch._src.job.trait import JobState, JobTrait, check_names, checked_env
 from monarch._src.net import session_directory as sessions
 from monarch._src.net.state.access import TRUST_ALL
 from monarch._src.net.state.addresses import parse_address
-from monarch._src.session.worker_options import WorkerOptions
+from monarch._src.session.workers.options import WorkerOptions
 
 
 class ProcessJob(JobTrait):

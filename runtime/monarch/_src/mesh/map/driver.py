@@ -56,9 +56,9 @@ from monarch._src.mesh.map.parcels import (
 )
 from monarch._src.mesh.map.state.schedule import Chunk, MapSchedule
 from monarch._src.mesh.map.worker import ALL, Answer
+from monarch._src.pickling.pickler import is_plain
 from monarch._src.shape import Region
 from monarch._src.wire.frames import Payload
-from monarch._src.wire.pickling.pickler import is_plain
 
 log = logging.getLogger("monarch.map")
 ENDING = "monarch-map-end"

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from monarch._src.actor.errors.remote import ship, source_of, unship
+from monarch._src.pickling.pickler import ClassOf, SharedClasses
 from monarch._src.wire.frames import Payload
-from monarch._src.wire.pickling.pickler import ClassOf, SharedClasses
 from monarch._src.wire.segment_refs import SEGMENT_FROM
 
 Parcel: TypeAlias = "tuple[Any, Sequence[Any]]"

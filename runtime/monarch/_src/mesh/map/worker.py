@@ -31,8 +31,8 @@ from monarch._src.mesh.map.parcels import (
     wrapped,
     wrapped_classes,
 )
-from monarch._src.wire.pickling.main_names import MAIN
-from monarch._src.wire.pickling.pickler import SharedClasses, is_plain
+from monarch._src.pickling.main_names import MAIN
+from monarch._src.pickling.pickler import SharedClasses, is_plain
 
 if TYPE_CHECKING:
     import asyncio

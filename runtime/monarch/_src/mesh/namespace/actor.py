@@ -12,7 +12,7 @@ from typing import Any
 from monarch._src.actor.call.pickling_errors import unpicklable_item
 from monarch._src.actor.endpoint import Actor, endpoint
 from monarch._src.actor.errors.remote import ship
-from monarch._src.wire.pickling.main_names import MAIN
+from monarch._src.pickling.main_names import MAIN
 
 
 class Namespace(Actor):

@@ -1,16 +1,16 @@
 """Regions of GPU memory, sent and received over a connection through pinned chunks.
 
-Runs in: the owner, on the thread of a connection (`rdma/transports/tcp_server.py`).
+Runs in: the owner, on the thread of a connection (`net/streams/server.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from monarch._src.net.streams.channel import Connection
 from monarch._src.rdma.cuda.gpu import gpu
 from monarch._src.rdma.cuda.staging_schedule import rounds
 from monarch._src.rdma.memory import Device, view_of
-from monarch._src.rdma.transports.tcp_channel import Connection
 
 
 def send(

@@ -1,7 +1,7 @@
 """TCP: connections beside the control path, for processes between which nothing faster works.
 
-The owner of the memory serves it (`rdma.transports.tcp_server`); the messages are described in
-`rdma.transports.tcp_protocol`.
+The owner of the memory serves it (`net.streams.server`); the messages are described in
+`net.streams.protocol`.
 
 Runs in: the process that reads and writes, on threads that move bytes.
 """
@@ -14,17 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from monarch._src.rdma.handle import Owner
-from monarch._src.rdma.memory import view_of
-from monarch._src.rdma.transports.base import (
-    DeadlineExceeded,
-    HandleExpired,
-    OwnerGone,
-    Piece,
-    TransportFailed,
-)
-from monarch._src.rdma.transports.tcp_channel import Connection
-from monarch._src.rdma.transports.tcp_protocol import (
+from monarch._src.net.streams.channel import Connection
+from monarch._src.net.streams.protocol import (
     ANSWER,
     DONE,
     ECHO,
@@ -37,7 +28,16 @@ from monarch._src.rdma.transports.tcp_protocol import (
     WRITE,
     WRONG_PROCESS,
 )
-from monarch._src.rdma.transports.tcp_sockets import Connector
+from monarch._src.net.streams.sockets import Connector
+from monarch._src.rdma.handle import Owner
+from monarch._src.rdma.memory import view_of
+from monarch._src.rdma.transports.base import (
+    DeadlineExceeded,
+    HandleExpired,
+    OwnerGone,
+    Piece,
+    TransportFailed,
+)
 
 STREAMS = 4
 _LET_THROUGH = "a firewall between the hosts has to let that port through"

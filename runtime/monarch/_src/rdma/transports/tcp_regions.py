@@ -13,12 +13,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from monarch._src.rdma.cuda import socket_copy
-from monarch._src.rdma.cuda.driver import CudaError, GpuError
-from monarch._src.rdma.memory import Device, view_of
-from monarch._src.rdma.regions import Held, Regions
-from monarch._src.rdma.transports.tcp_channel import Connection
-from monarch._src.rdma.transports.tcp_protocol import (
+from monarch._src.net.streams.channel import Connection
+from monarch._src.net.streams.protocol import (
     DONE,
     FAILED,
     READ,
@@ -27,7 +23,11 @@ from monarch._src.rdma.transports.tcp_protocol import (
     WRITE,
     Request,
 )
-from monarch._src.rdma.transports.tcp_server import answer
+from monarch._src.net.streams.server import answer
+from monarch._src.rdma.cuda import socket_copy
+from monarch._src.rdma.cuda.driver import CudaError, GpuError
+from monarch._src.rdma.memory import Device, view_of
+from monarch._src.rdma.regions import Held, Regions
 
 log = logging.getLogger("monarch.data")
 _LAST = 1 << 12  # bytes of a READ that are sent after the region is released

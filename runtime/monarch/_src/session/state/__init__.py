@@ -1,1 +1,1 @@
-"""PURE: leases of sessions and of worker hosts."""
+"""PURE: leases of sessions, and which procs know the client."""

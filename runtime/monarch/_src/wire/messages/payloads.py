@@ -10,7 +10,7 @@ class AskData(Message, tag=51):
     """A request to a process that has registered memory; answered by Reply.
 
     `what`: SERVE: return the TCP address at which the process serves its regions. COME: connect to
-    the sender's listener and serve them there (`rdma/transports/tcp_connect.py`). DROP: revoke
+    the sender's listener and serve them there (`net/streams/dialling.py`). DROP: revoke
     access to a region. The sender must have the key of the region. For queue pairs of RDMA cards,
     with a body (`rdma/verbs/protocol.py`): CONNECT: make queue pairs to the sender's. GRANT: return
     the addresses of regions. HANG_UP: destroy the queue pairs; not answered.
@@ -90,7 +90,7 @@ class AskBulk(Message, tag=125):
     """A request of one gateway to another, which answers BulkAt.
 
     Without a body: return the address at which you serve payloads of your host. With one: connect
-    to the sender's listener, and serve them there (`rdma/transports/tcp_connect.py`).
+    to the sender's listener, and serve them there (`net/streams/dialling.py`).
     """
 
     number: int

@@ -28,7 +28,7 @@ from monarch._src.net import session_directory as sessions
 from monarch._src.net.hosts import keys
 from monarch._src.net.hosts.keys import Secret
 from monarch._src.net.state.addresses import parse_listening
-from monarch._src.session.worker_options import WorkerOptions
+from monarch._src.session.workers.options import WorkerOptions
 
 ANSWER = b"monarch-answer "  # tells answers from the output of shells and profiles
 KEEP = b"keep\n"

@@ -53,7 +53,7 @@ from monarch._src.net.hosts import keys
 from monarch._src.net.interfaces import first_that_answers
 from monarch._src.net.state.access import Role
 from monarch._src.net.state.addresses import Address, parse_address, parse_dialled, parse_listening
-from monarch._src.session.worker_hosts import attach
+from monarch._src.session.workers.api import attach
 
 LOGS = Path(DEFAULT_JOB_PATH).parent / "logs"
 START_S = 300.0  # from the start of a job until its workers listen: interpreters may load slowly

@@ -1,0 +1,1 @@
+"""Worker hosts: programs that make their host a worker, and the clients that attach to workers."""

@@ -1,0 +1,1 @@
+"""PURE: which client has a worker host."""
