@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from monarch_jupyter.actions.attach import attach as attach
-    from monarch_jupyter.actions.flame import flame as flame
     from monarch_jupyter.actions.run_cell import on as on
     from monarch_jupyter.actions.spawn import spawn as spawn
+    from monarch_jupyter.actions.stacks import flame as flame
     from monarch_jupyter.actions.stacks import stacks as stacks
     from monarch_jupyter.extension import Extension
     from monarch_jupyter.magics.autoreload import autoreload as autoreload

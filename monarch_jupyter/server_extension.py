@@ -16,7 +16,7 @@ from jupyter_server.utils import ensure_async, url_path_join
 from tornado import web
 
 from monarch import session
-from monarch_jupyter.protocol.sessions import session_message
+from monarch_jupyter.protocol.answers import session_message
 
 _HERE = Path(__file__).parent
 _TUTORIALS = (_HERE / "tutorials", _HERE.parent / "notebooks")

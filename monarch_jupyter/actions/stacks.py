@@ -1,4 +1,4 @@
-"""Stacks of the ranks of a mesh or of a slice."""
+"""Stacks and flame graphs of the ranks of a mesh or of a slice."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import MutableMapping
 
 from monarch import observe
 from monarch.actor import ActorMesh, ProcMesh
-from monarch.observe import Stacks, StacksError
+from monarch.observe import FlameGraph, Stacks, StacksError
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.meshes.registry import find_mesh
 from monarch_jupyter.meshes.selection import parse_selection
@@ -35,3 +35,27 @@ def select_procs(text: str, namespace: MutableMapping[str, object]) -> ProcMesh:
     mesh = find_mesh(selection.name, namespace)
     selection.check(mesh.sizes)
     return mesh.slice(**selection.dims) if selection.dims else mesh
+
+
+def flame(
+    mesh: ProcMesh | ActorMesh | str | None = None,
+    *,
+    seconds: int = 5,
+    rate: int = 100,
+    threads: bool = False,
+    native: bool = False,
+) -> FlameGraph:
+    """Sample the ranks of a mesh, of `"workers[gpus=0:4]"`, or of all meshes; takes `seconds`.
+
+    See `monarch.observe.flame_graph`.
+
+    Raises:
+        CommandError: there is no such mesh, or this machine does not allow reading stacks.
+    """
+    found = select_procs(mesh, {}) if isinstance(mesh, str) else mesh
+    try:
+        return observe.flame_graph(
+            found, seconds=seconds, rate=rate, threads=threads, native=native
+        )  # fmt: skip
+    except (StacksError, ValueError) as error:
+        raise CommandError(str(error)) from None

@@ -20,8 +20,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from monarch import observe
 from monarch.actor import ActorError, MeshStoppedError, RankFailure, SupervisionError
 from monarch_jupyter.cells.advice import advice, has_ended
-from monarch_jupyter.cells.magic_hints import with_magics
-from monarch_jupyter.cells.none_hints import with_hint
+from monarch_jupyter.cells.error_hints import with_hint, with_magics
 from monarch_jupyter.cells.tracebacks import (
     MACHINERY,
     RUNTIME,

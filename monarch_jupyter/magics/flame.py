@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping, Sequence
 
 from monarch.observe import FlameGraph
-from monarch_jupyter.actions.flame import flame
-from monarch_jupyter.actions.stacks import select_procs
+from monarch_jupyter.actions.stacks import flame, select_procs
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.arguments import Arguments, Option, whole_number
 from monarch_jupyter.magics.command import Command, Invocation

@@ -28,11 +28,14 @@ from monarch_jupyter.errors import CommandError, one_line
 from monarch_jupyter.lines.log_store import shared_store
 from monarch_jupyter.page.usage import USAGE
 from monarch_jupyter.protocol import requests
-from monarch_jupyter.protocol.actors import ActorsMessage, actors_message
+from monarch_jupyter.protocol.answers import (
+    ActorsMessage,
+    actors_message,
+    session_message,
+    timeline_message,
+)
 from monarch_jupyter.protocol.lines import PAGE, LinesMessage, lines_message
 from monarch_jupyter.protocol.requests import Request, parse_request
-from monarch_jupyter.protocol.sessions import session_message
-from monarch_jupyter.protocol.timelines import timeline_message
 from monarch_jupyter.rendering.lines import LogPage
 from monarch_jupyter.rendering.units import count
 

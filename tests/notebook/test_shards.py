@@ -12,8 +12,7 @@ import pytest
 
 from monarch.observe import Coordinates
 from monarch_jupyter.ranks.shard import MOST_COLUMNS, MOST_ROWS, Shard, summarize
-from monarch_jupyter.rendering.pixels import NOT_FINITE, colour, png_address
-from monarch_jupyter.rendering.shards import MOST_SHOWN, ShardsView
+from monarch_jupyter.rendering.shards import MOST_SHOWN, NOT_FINITE, ShardsView, colour, png_address
 
 PLACES = Coordinates.own({"gpus": 4})
 

@@ -6,7 +6,7 @@ import pytest
 
 from monarch.observe import MissingRows, QueryResult
 from monarch_jupyter.magics.sql_completion import complete_sql
-from monarch_jupyter.rendering.query import query_html
+from monarch_jupyter.rendering.tables import query_html
 from tests.notebook.kernel import Kernel
 
 TABLES = {"procs": ["rank", "mesh", "state"], "frames": ["rank", "function", "file"]}

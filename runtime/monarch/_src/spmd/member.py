@@ -28,8 +28,7 @@ from monarch._src.mesh.device_mesh import (
     keep_device_mesh,
 )
 from monarch._src.spmd.abortable_store import abortable
-from monarch._src.spmd.backend_choice import CPU, backend_names
-from monarch._src.spmd.join_plan import JoinPlan, RankLook
+from monarch._src.spmd.group_plan import CPU, JoinPlan, RankLook, backend_names
 from monarch._src.spmd.rank_watch import RankWatch, call_state, calls_of_dead_ranks, note_open_calls
 from monarch._src.spmd.rendezvous import (
     FilePlace,

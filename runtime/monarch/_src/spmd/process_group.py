@@ -20,8 +20,15 @@ from monarch._src.events import MeshStopped, RankFailed, RankRestarting, bus
 from monarch._src.mesh.device_mesh import DeviceMeshRef
 from monarch._src.mesh.proc_mesh import ProcMesh
 from monarch._src.shape import Region
-from monarch._src.spmd.backend_choice import CPU, GPU, backend_names, own_devices, shared_gpus
-from monarch._src.spmd.join_plan import JoinPlan, RankLook
+from monarch._src.spmd.group_plan import (
+    CPU,
+    GPU,
+    JoinPlan,
+    RankLook,
+    backend_names,
+    own_devices,
+    shared_gpus,
+)
 from monarch._src.spmd.rendezvous import FilePlace, TcpPlace
 
 log = logging.getLogger("monarch.spmd")

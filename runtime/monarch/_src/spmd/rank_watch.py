@@ -20,8 +20,8 @@ from monarch._src.actor.runtime import Runtime, runtime
 from monarch._src.errors import CollectiveError
 from monarch._src.failures.report import RankFailure
 from monarch._src.spmd import gloo_sockets
-from monarch._src.spmd.backend_choice import CPU
 from monarch._src.spmd.collective_errors import Failure, failure_of, tells_of_peer
+from monarch._src.spmd.group_plan import CPU
 from monarch._src.spmd.state.group_watch import Absence, CallKey, CallState, Group, GroupWatch
 from monarch._src.spmd.torch_modules import distributed_c10d
 from monarch._src.wire.messages import Call

@@ -8,10 +8,12 @@ Runs in: the client, any thread except the receiving thread.
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal as signals
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
@@ -21,17 +23,48 @@ import msgspec
 from monarch._src.actor.runtime import Runtime, runtime_or_none
 from monarch._src.config import settings
 from monarch._src.errors import MessageLostError
+from monarch._src.events import FaultInjected, bus
 from monarch._src.mesh.actor_mesh import ActorMesh, call_target_of
 from monarch._src.mesh.client import current_session
 from monarch._src.mesh.host_mesh import HostMesh
 from monarch._src.mesh.proc_mesh import ProcMesh
 from monarch._src.system.process import signal_name
-from monarch._src.testing import history as record
 from monarch._src.testing import links
-from monarch._src.testing.history import FaultInjected, forget_history, history
 from monarch._src.testing.plan import KINDS, PlannedFault, plan
 from monarch._src.wire.ids import proc_node
 from monarch._src.wire.messages import LinkRule
+
+MOST = 100_000
+_numbers = itertools.count(1)
+_history: deque[FaultInjected] = deque(maxlen=MOST)
+
+
+def _record_begin(kind: str, mesh: str, ranks: Sequence[int], detail: str) -> int:
+    """Record that a fault begins; return its number."""
+    number = next(_numbers)
+    _record(FaultInjected(number, time.time(), kind, mesh, tuple(ranks), detail))
+    return number
+
+
+def _record_end(number: int, kind: str, mesh: str, ranks: Sequence[int], detail: str) -> None:
+    """Record that a fault has ended."""
+    _record(FaultInjected(number, time.time(), kind, mesh, tuple(ranks), detail, True))
+
+
+def _record(event: FaultInjected) -> None:
+    _history.append(event)
+    bus.emit(event)
+
+
+def history() -> tuple[FaultInjected, ...]:
+    """Every fault that this process has injected or lifted, oldest first; the last 100,000."""
+    return tuple(_history)
+
+
+def forget_history() -> None:
+    """Clear the history."""
+    _history.clear()
+
 
 Mesh = ProcMesh | ActorMesh
 
@@ -88,12 +121,12 @@ def kill(mesh: Mesh | HostMesh, signal: int = signals.SIGKILL) -> tuple[int, ...
         if running is None or running.lost is not None:
             raise RuntimeError("there is no host agent; spawn a mesh first")
         agent = running.agent_pid
-        record.injected("kill", "host agent", (), f"{signal_name(signal)} to pid {agent}")
+        _record_begin("kill", "host agent", (), f"{signal_name(signal)} to pid {agent}")
         os.kill(agent, signal)
         return ()
     target = _Target.of(mesh, "be killed")
     reached = target.signal(target.ranks, signal)
-    record.injected("kill", target.name, reached, signal_name(signal))
+    _record_begin("kill", target.name, reached, signal_name(signal))
     return reached
 
 
@@ -108,13 +141,13 @@ def stopped(mesh: Mesh) -> Generator[tuple[int, ...], None, None]:
     """
     target = _Target.of(mesh, "be stopped")
     reached = target.signal(target.ranks, signals.SIGSTOP)
-    number = record.injected("stop", target.name, reached, "SIGSTOP")
+    number = _record_begin("stop", target.name, reached, "SIGSTOP")
     try:
         yield reached
     finally:
         if target.exists():
             target.signal(reached, signals.SIGCONT)
-        record.lifted(number, "stop", target.name, reached, "SIGCONT")
+        _record_end(number, "stop", target.name, reached, "SIGCONT")
 
 
 # --- links ----------------------------------------------------------------------------------------
@@ -229,7 +262,7 @@ def _on_links(
             if refused:
                 rank, why = min(refused.items())
                 raise RuntimeError(f"rank {rank} of {end.name}: {why}")
-        number = record.injected(kind, target.name, target.ranks, detail)
+        number = _record_begin(kind, target.name, target.ranks, detail)
         yield
     finally:
         for end, its_rule in ends:
@@ -237,7 +270,7 @@ def _on_links(
                 lost += end.tell(lift=[its_rule.number]).lost_messages
         if number:
             what = f"{lost} lost" if loses else detail
-            record.lifted(number, kind, target.name, target.ranks, what)
+            _record_end(number, kind, target.name, target.ranks, what)
 
 
 # --- plans ----------------------------------------------------------------------------------------
@@ -336,7 +369,7 @@ class _Player:
             if self._begin(fault, stack):
                 lasting.append(_Lasting(fault, now + fault.for_s, stack))
         except MeshGoneError as error:  # the mesh may be spawned again later
-            record.injected(fault.kind, "nobody", (), str(error))
+            _record_begin(fault.kind, "nobody", (), str(error))
 
     def _begin(self, fault: PlannedFault, stack: ExitStack) -> bool:
         mesh = _one_rank(self._find(), fault.rank)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from monarch._src.rdma.cuda.driver import GpuError
 from monarch._src.rdma.cuda.gpu import gpu
-from monarch._src.rdma.cuda.pinned_chunks import HALF_BYTES, MOST_IDLE
-from monarch._src.rdma.cuda.staging_schedule import rounds
+from monarch._src.rdma.cuda.pinned_chunks import HALF_BYTES, MOST_IDLE, rounds
 from monarch._src.rdma.registrable import memory_of
 from monarch._src.rdma.transports.base import HandleExpired, Piece, Unavailable
 from monarch._src.rdma.transports.gpu_staging import StagedLink

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._src.rdma.verbs.expired_keys import ExpiredKeys
+from monarch._src.rdma.verbs.grants import ExpiredKeys
 from monarch._src.rdma.verbs.scheduler import (
     LARGEST,
     PAGE,

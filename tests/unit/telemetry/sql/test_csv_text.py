@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._src.telemetry.sql.csv_text import csv_text
+from monarch._src.telemetry.sql.query import csv_text
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from monarch._src.net.hosts.tcp_listener import listener_at
 from monarch._src.net.streams.channel import Connection, Keys, proven, received, until
 from monarch._src.wire.encryption import KEY_BYTES, same_secret
 
@@ -232,3 +231,21 @@ def tune(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         connection.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BYTES)
+
+
+def listener_at(host: str, backlog: int) -> socket.socket:
+    """A listener at that address, or on every interface for `*`, at a free port.
+
+    `backlog`: how many connections may wait to be accepted.
+
+    Raises:
+        OSError: it is impossible to listen there.
+    """
+    if host != "*":
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, 0), family=family, backlog=backlog)
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(
+            ("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=backlog
+        )
+    return socket.create_server(("", 0), backlog=backlog)

@@ -1,7 +1,7 @@
 """Pinned memory of the host that bytes pass through on their way from or to a GPU.
 
 A chunk has two halves, each with a stream of its own: while the GPU fills or empties one half, a
-transport uses the other.
+transport uses the other. Bytes pass in rounds, and small pieces share one (`rounds`).
 
 Runs in: threads that move bytes. Owns: the chunks.
 Invariants: a chunk has one user at a time, and is put back when no copy uses it any more. No thread
@@ -14,7 +14,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -137,3 +137,30 @@ class Chunks:
             self._idle.clear()
         for chunk in chunks:
             self._free(chunk)
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """`size` bytes from `offset` in piece `at`, which lie at `place` in the half."""
+
+    at: int
+    offset: int
+    size: int
+    place: int
+
+
+def rounds(sizes: Sequence[int], room: int) -> Iterator[list[Cut]]:
+    """Pieces of those sizes, cut so that each round fits into `room` bytes; in order."""
+    cuts: list[Cut] = []
+    used = 0
+    for at, size in enumerate(sizes):
+        offset = 0
+        while offset < size:
+            part = min(size - offset, room - used)
+            cuts.append(Cut(at, offset, part, used))
+            offset += part
+            used += part
+            if used == room:
+                yield cuts
+                cuts, used = [], 0
+    if cuts:
+        yield cuts

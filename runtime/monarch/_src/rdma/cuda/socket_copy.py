@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from monarch._src.net.streams.channel import Connection
 from monarch._src.rdma.cuda.gpu import gpu
-from monarch._src.rdma.cuda.staging_schedule import rounds
+from monarch._src.rdma.cuda.pinned_chunks import rounds
 from monarch._src.rdma.memory import Device, view_of
 
 

@@ -9,7 +9,9 @@ refused asks the owner: the handle has expired, or there is a new key.
 Runs in: the owner; `retired` on any thread, at any moment.
 Invariants: everything happens under the lock of the Regions, the one that is taken when memory
 ends. A key that a peer knows ends before the memory does, and is granted for no other memory while
-a queue pair exists whose peer could remember it (`expired`).
+a queue pair exists whose peer could remember it (`expired`): the card may issue the number of an
+expired key again, and a peer that remembers it would reach the new memory. When there are too many
+such keys, all queue pairs are closed, and the record is cleared.
 """
 
 from __future__ import annotations
@@ -23,8 +25,32 @@ from monarch._src.rdma.memory import span_of_root
 from monarch._src.rdma.regions import Held, Regions
 from monarch._src.rdma.transports.base import TransportFailed
 from monarch._src.rdma.verbs.card import Card
-from monarch._src.rdma.verbs.expired_keys import ExpiredKeys
 from monarch._src.rdma.verbs.protocol import Grant, Want
+
+MOST = 1 << 16
+
+
+class ExpiredKeys:
+    """The record of expired keys."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._keys: set[int] = set()
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def ended(self, key: int) -> bool:
+        """Record that a key has expired. True: close all queue pairs, then call `forget`."""
+        self._keys.add(key)
+        return len(self._keys) >= self._most
+
+    def forget(self) -> None:
+        """Clear the record: no peer with a queue pair can remember a key."""
+        self._keys.clear()
 
 
 class _Registration(msgspec.Struct, eq=False):

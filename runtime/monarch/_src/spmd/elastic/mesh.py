@@ -12,11 +12,11 @@ from monarch._src.actor.endpoint import ActorClass, actor_class
 from monarch._src.config import seconds
 from monarch._src.errors import MeshStoppedError
 from monarch._src.mesh.proc_mesh import ProcMesh
-from monarch._src.spmd.backend_choice import backend_names
 from monarch._src.spmd.elastic.actor import ElasticActor
 from monarch._src.spmd.elastic.driver import ElasticDriver, Groups, Recovery
 from monarch._src.spmd.elastic.state.rounds import Rounds
 from monarch._src.spmd.elastic.unit import UnitSpawner
+from monarch._src.spmd.group_plan import backend_names
 from monarch._src.spmd.process_group import timeout_seconds
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import Any
 
 from monarch._src.actor.background import returns_future
 from monarch._src.mesh.proc_mesh import ProcMesh
-from monarch._src.spmd.backend_choice import CPU, GPU, backend_names, own_devices
-from monarch._src.spmd.join_plan import JoinPlan, RankLook
+from monarch._src.spmd.group_plan import CPU, GPU, JoinPlan, RankLook, backend_names, own_devices
 from monarch._src.spmd.process_group import check_looks, first_of, hosts_of, watched_members
 from monarch._src.spmd.rendezvous import FilePlace, TcpPlace
 

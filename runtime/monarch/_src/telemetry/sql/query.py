@@ -6,16 +6,17 @@ Runs in: a client or a rank, on the calling thread, which waits for agents and t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from math import inf
 from typing import Any, TypeAlias
 
+import msgspec
+
 from monarch._src.actor.runtime import runtime_or_none
 from monarch._src.errors import QueryError, QueryTimeoutError
 from monarch._src.telemetry.sql.collect import Collected, collect_here
-from monarch._src.telemetry.sql.csv_text import csv_text
 from monarch._src.telemetry.sql.engine import find_needs, run_on
 from monarch._src.telemetry.sql.engine_process import call_engine
 from monarch._src.telemetry.sql.missing_rows import MissingRows, missing_lines
@@ -236,3 +237,34 @@ def table_lines(result: QueryResult, most: int | None = None) -> list[str]:
 def _is_number(column: Sequence[object]) -> bool:
     known = [cell for cell in column if cell is not None]
     return bool(known) and all(isinstance(cell, (int, float)) for cell in known)
+
+
+_QUOTED = frozenset(',"\r\n')
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A line of names, and a line for each row.
+
+    NULL is an empty field, and an empty text is `""`. What is no number or text is written as in
+    JSON: true, 2026-01-02T03:04:05, "[1, null]".
+    """
+    lines = [",".join(map(_quoted, columns))]
+    lines += [",".join(map(_field, row)) for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _field(cell: object) -> str:
+    if cell is None:
+        return ""
+    if isinstance(cell, str):
+        return _quoted(cell)
+    if isinstance(cell, float):
+        return repr(cell)  # also NaN and infinities, which JSON has not
+    text = msgspec.json.encode(cell, enc_hook=str).decode()
+    return _quoted(msgspec.json.decode(text, type=str) if text.startswith('"') else text)
+
+
+def _quoted(text: str) -> str:
+    if text and not _QUOTED.intersection(text):
+        return text
+    return '"' + text.replace('"', '""') + '"'

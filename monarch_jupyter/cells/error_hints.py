@@ -1,4 +1,4 @@
-"""Hints for errors that come of using the `None` that `broadcast` returns.
+"""Hints in the texts of errors: the `None` that `broadcast` returns, and magics for functions.
 
 Runs in: the kernel's main thread.
 """
@@ -10,6 +10,8 @@ import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from types import TracebackType
+
+from monarch.session import SessionError
 
 _OF_NONE = re.compile(
     r"'NoneType' object (has no attribute|can't be awaited)|NoneType can't be (used|awaited)"
@@ -42,3 +44,19 @@ def _last_line(trace: TracebackType | None) -> str:
     while trace.tb_next is not None:
         trace = trace.tb_next
     return linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+
+
+_MAGICS = {"call detach() to release it": "`%monarch detach` releases it"}
+
+
+@contextmanager
+def with_magics(error: BaseException) -> Generator[None]:
+    """Name the magic in place of the function in an error of sessions, while it is shown."""
+    args, text = error.args, str(error)
+    for said, instead in _MAGICS.items():
+        if isinstance(error, SessionError) and said in text:
+            error.args = (text.replace(said, instead),)
+    try:
+        yield
+    finally:
+        error.args = args

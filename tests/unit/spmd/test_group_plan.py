@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from monarch._src.spmd.backend_choice import backend_names, own_devices, shared_gpus
+from monarch._src.spmd.group_plan import backend_names, own_devices, shared_gpus
 
 
 def test_names_come_with_and_without_their_devices() -> None:
