@@ -40,7 +40,12 @@ from monarch_jupyter.rendering.failures import (
     is_rank_cell,
     whole_tracebacks_html,
 )
-from monarch_jupyter.rendering.source_lines import CellNames, Place, place_lines, rank_cell_mesh
+from monarch_jupyter.rendering.source_lines import (
+    CellNames,
+    ProgramLine,
+    place_lines,
+    rank_cell_mesh,
+)
 
 HANDLED = (ActorError, SupervisionError)
 INTERRUPTED = (KeyboardInterrupt, asyncio.CancelledError)
@@ -299,11 +304,11 @@ def _from_cell(error: ActorError | SupervisionError) -> bool:
     )
 
 
-def _calling_places(trace: TracebackType | None) -> Iterator[Place]:
+def _calling_places(trace: TracebackType | None) -> Iterator[ProgramLine]:
     """The user's frames that led to the call, up to where they enter the runtime."""
     for frame in traceback.extract_tb(trace):
         if frame.filename.startswith(RUNTIME):
             return
-        place = Place(frame.filename, frame.lineno or 0, frame.name, frame.line or "")
+        place = ProgramLine(frame.filename, frame.lineno or 0, frame.name, frame.line or "")
         if not place.is_own and not frame.filename.startswith(MACHINERY):
             yield place

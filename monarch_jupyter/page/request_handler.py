@@ -39,7 +39,7 @@ from monarch_jupyter.protocol.requests import Request, parse_request
 from monarch_jupyter.rendering.lines import LogPage
 from monarch_jupyter.rendering.units import count
 
-logger = logging.getLogger("monarch.jupyter.desk")
+logger = logging.getLogger("monarch.jupyter.requests")
 
 END_TIMEOUT = 5.0
 BACK = "JupyterLab's debugger is on the kernel"
@@ -95,7 +95,7 @@ class RequestHandler:
 
     def _do(self, request: Request) -> object:
         match request:
-            case requests.End():
+            case requests.StopRanks():
                 return end(request)
             case requests.ShowStacks(mesh, ranks):
                 return stack_text(_mesh(mesh), ranks)
@@ -154,7 +154,7 @@ def _one(mesh: ProcMesh, rank: int) -> ProcMesh:
     return mesh.slice(**point) if point else mesh
 
 
-def end(request: requests.End) -> str:
+def end(request: requests.StopRanks) -> str:
     """Stop or kill a mesh or ranks of it; return one line about the result."""
     mesh = _mesh(request.mesh)
     if request.ranks is None:

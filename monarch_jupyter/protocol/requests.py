@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class End:
+class StopRanks:
     """Stop or `kill` the calls of these ranks of a mesh (by uid), or, without ranks, the mesh."""
 
     mesh: str
@@ -153,7 +153,7 @@ class CloseConsole:
 
 
 Request = (
-    End | Restart | ShowStacks | InspectActors | ReadUsage | ReadTimeline | DebugInLab | Lines
+    StopRanks | Restart | ShowStacks | InspectActors | ReadUsage | ReadTimeline | DebugInLab | Lines
     | Spawn | Attach | ListSessions | OpenConsole | Resume | SendCommand | Complete | Standing
     | CloseConsole
 )  # fmt: skip
@@ -236,8 +236,8 @@ def _console(fields: Mapping[str, object]) -> int:
 
 
 _PARSERS: Mapping[str, Callable[[Mapping[str, object]], Request]] = {
-    "stop": lambda f: End(_mesh(f), _read_optional(f, "ranks", _ranks), kill=False),
-    "kill": lambda f: End(_mesh(f), _read_optional(f, "ranks", _ranks), kill=True),
+    "stop": lambda f: StopRanks(_mesh(f), _read_optional(f, "ranks", _ranks), kill=False),
+    "kill": lambda f: StopRanks(_mesh(f), _read_optional(f, "ranks", _ranks), kill=True),
     "stacks": lambda f: ShowStacks(_mesh(f), _read(f, "ranks", _ranks)),
     "actors": lambda f: InspectActors(_mesh(f), _read(f, "ranks", _one_rank)),
     "usage": lambda f: ReadUsage(_mesh(f), _read(f, "after", _integer)),

@@ -16,7 +16,7 @@ from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html
 from monarch_jupyter.rendering.source_lines import (
     CellNames,
-    Place,
+    ProgramLine,
     rank_cell_selection,
     story_lines,
 )
@@ -44,7 +44,7 @@ def is_rank_cell(failure: RankFailure) -> bool:
     return (
         failure.kind == "endpoint"
         and failure.actor_class == CELL_LABEL
-        and any(Place(f.filename, f.lineno, f.name, f.line).is_own for f in failure.frames)
+        and any(ProgramLine(f.filename, f.lineno, f.name, f.line).is_own for f in failure.frames)
     )
 
 
@@ -87,9 +87,9 @@ def entry_lines(groups: Sequence[Sequence[RankFailure]], cell_names: CellNames) 
     return lines
 
 
-def user_places(frames: Iterable[Frame]) -> list[Place]:
+def user_places(frames: Iterable[Frame]) -> list[ProgramLine]:
     """The frames of the user's own program, outermost first."""
-    places = [Place(f.filename, f.lineno, f.name, f.line) for f in frames if f.user]
+    places = [ProgramLine(f.filename, f.lineno, f.name, f.line) for f in frames if f.user]
     return [place for place in places if not place.is_own]
 
 

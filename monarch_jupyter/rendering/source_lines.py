@@ -34,7 +34,7 @@ CellNames = Callable[[str], str | None]
 
 
 @dataclass(frozen=True)
-class Place:
+class ProgramLine:
     """One line of a program: where, in which function, and its text when it was run."""
 
     filename: str
@@ -80,7 +80,7 @@ def rank_cell_selection(filename: str) -> str | None:
     return match["cell"].partition(" on ")[2] if match else None
 
 
-def place_lines(place: Place, cell_names: CellNames) -> list[str]:
+def place_lines(place: ProgramLine, cell_names: CellNames) -> list[str]:
     """`Cell In[3], line 7, in step`, then the source with an arrow at the line."""
     inside = "" if place.name == "<module>" else f", in {place.name}"
     return [
@@ -89,7 +89,7 @@ def place_lines(place: Place, cell_names: CellNames) -> list[str]:
     ]
 
 
-def story_lines(places: Sequence[Place], cell_names: CellNames) -> list[str]:
+def story_lines(places: Sequence[ProgramLine], cell_names: CellNames) -> list[str]:
     """A traceback: the frames of the program, and the last frame if it is in a library.
 
     If no frame is of the program, all are shown. Of very many frames, as in an endless recursion,
@@ -108,7 +108,7 @@ def story_lines(places: Sequence[Place], cell_names: CellNames) -> list[str]:
     return lines
 
 
-def _run_lines(run: Sequence[Place], cell_names: CellNames) -> list[str]:
+def _run_lines(run: Sequence[ProgramLine], cell_names: CellNames) -> list[str]:
     """Frames in order: a repeated frame once, and of very many frames both ends."""
     calls = [(place, len(list(same))) for place, same in groupby(run)]
     beyond = len(calls) - FIRST - LAST
@@ -124,7 +124,7 @@ def _run_lines(run: Sequence[Place], cell_names: CellNames) -> list[str]:
     return lines
 
 
-def _is_of_library(place: Place) -> bool:
+def _is_of_library(place: ProgramLine) -> bool:
     return place.library is not None
 
 
@@ -136,7 +136,7 @@ def file_text(filename: str, cell_names: CellNames) -> str:
     return f"Cell {match['cell']}" if match else f"File {filename}"
 
 
-def _source_lines(place: Place) -> Sequence[str]:
+def _source_lines(place: ProgramLine) -> Sequence[str]:
     number = place.lineno
     here = linecache.getline(place.filename, number)
     if place.line and here.strip() != place.line.strip():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from monarch.observe import name_ranks
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html
-from monarch_jupyter.rendering.source_lines import CellNames, Place, place_lines
+from monarch_jupyter.rendering.source_lines import CellNames, ProgramLine, place_lines
 from monarch_jupyter.rendering.units import count, duration
 
 if TYPE_CHECKING:
@@ -91,7 +91,9 @@ def _thread_lines(
     lines = [f"{'task' if thread.is_task else 'thread'} {thread.name}"] if thread.name else []
     for frame in thread.frames:
         if frame.filename:
-            lines += place_lines(Place(frame.filename, frame.line, frame.name, ""), cell_names)
+            lines += place_lines(
+                ProgramLine(frame.filename, frame.line, frame.name, ""), cell_names
+            )
         else:
             lines.append(frame.name)
     if thread.waits or thread.awaits:

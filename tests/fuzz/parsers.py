@@ -29,7 +29,7 @@ from monarch._src.net.streams.dialling import Invitation, invitation
 from monarch._src.net.tunnel.local_socket import Answer, Ask, read_answer, read_ask, written
 from monarch._src.rdma.handle import Handle, Owner
 from monarch._src.rdma.verbs import protocol
-from monarch._src.rdma.verbs.device_choice import Place
+from monarch._src.rdma.verbs.device_choice import ChosenPort
 from monarch._src.session import directories, records
 from monarch._src.wire import actor_snapshot_codec, link_protocol, metrics_codec, table_codec
 from monarch._src.wire.frames import FrameError, Payload, decode, encode
@@ -285,7 +285,7 @@ def _link_says(parts: Frames) -> None:
 OWNER = Owner(b"i" * 16, "h1", 7, 3, "5.0", "ipc:///x")
 HANDLE = Handle(1, OWNER, 3, b"k" * 16, 100, False, True, "holder", "5.0.1")
 ENDS = protocol.Ends(
-    made(Place, random.Random(2)), 1024, 4, 4, ((7, 99), (8, 100)),
+    made(ChosenPort, random.Random(2)), 1024, 4, 4, ((7, 99), (8, 100)),
 )  # fmt: skip
 ASKS = [
     written(Ask("tcp://h2:26600")),
@@ -294,7 +294,7 @@ ASKS = [
 ]
 ANSWERS = [written(Answer("tcp://10.0.0.2:26600", "/tmp/via")), written(Answer(why="nobody"))]
 INVITATION = Invitation(
-    stream_sockets.Place(["10.0.0.1"], 4711, b"s" * 32), b"i" * 16, b"t" * 16, 5.0
+    stream_sockets.ServerAddress(["10.0.0.1"], 4711, b"s" * 32), b"i" * 16, b"t" * 16, 5.0
 )  # fmt: skip
 SAID: list[tuple[type, object]] = [
     (protocol.Connect, protocol.Connect(b"c" * 16, OWNER, ENDS)),

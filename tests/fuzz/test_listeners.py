@@ -30,7 +30,7 @@ from monarch._src.net.hosts import keys
 from monarch._src.net.state.access import Role
 from monarch._src.net.state.addresses import parse_address
 from monarch._src.net.streams import protocol as tcp
-from monarch._src.net.streams.sockets import Place, dial
+from monarch._src.net.streams.sockets import ServerAddress, dial
 from monarch._src.payload.hosts import client
 from monarch._src.payload.pieces import Wanted
 from monarch._src.wire.frames import FrameError, Payload, encode
@@ -103,7 +103,7 @@ class Target(Actor):
         return self.kept * 64
 
     @endpoint
-    def serve(self) -> tuple[Place, bytes, int, bytes]:
+    def serve(self) -> tuple[ServerAddress, bytes, int, bytes]:
         """Where its memory is served over TCP, and what a request has to hold."""
         from monarch._src.actor.runtime import runtime
         from monarch._src.rdma.plane import plane_of
@@ -241,7 +241,7 @@ def test_the_port_for_payloads_hangs_up_on_nonsense_and_reads_what_is_meant_alon
         assert session.sites is not None
         (site,) = session.sites.held()
         place, incarnation = session.sites._bulk.connector(site, time.monotonic() + PATIENCE_S)
-        assert isinstance(place, Place)
+        assert isinstance(place, ServerAddress)
         pid, source, before = listening.process.pid, Seeded(SEED), 0
         own = msgspec.structs.replace(asked[0], pid=pid)
         valid = [one.packed(incarnation) for one in (asked[0], own)]
@@ -262,7 +262,7 @@ def test_the_port_for_payloads_hangs_up_on_nonsense_and_reads_what_is_meant_alon
         shutdown_context(reason="the worker is about to end")
 
 
-def peer(place: Place) -> socket.socket:
+def peer(place: ServerAddress) -> socket.socket:
     """A connection of who knows the secret."""
     return dial(place, time.monotonic() + PATIENCE_S)._socket
 

@@ -16,10 +16,10 @@ from monarch_jupyter.protocol.lines import PAGE, fold_lines, lines_message
 from monarch_jupyter.protocol.requests import (
     Attach,
     DebugInLab,
-    End,
     Lines,
     ShowStacks,
     Spawn,
+    StopRanks,
     parse_request,
 )
 from tests.notebook.kernel import Kernel
@@ -184,8 +184,10 @@ def test_a_page_sees_the_sessions_of_this_machine(kernel: Kernel, page: Page) ->
 
 
 def test_requests_are_read_as_they_are_meant() -> None:
-    assert parse_request({"do": "stop", "mesh": "1"}) == End("1", None, kill=False)
-    assert parse_request({"do": "kill", "mesh": "1", "ranks": [2]}) == End("1", (2,), kill=True)
+    assert parse_request({"do": "stop", "mesh": "1"}) == StopRanks("1", None, kill=False)
+    assert parse_request({"do": "kill", "mesh": "1", "ranks": [2]}) == StopRanks(
+        "1", (2,), kill=True
+    )
     assert parse_request({"do": "stacks", "mesh": "1", "ranks": [0, 3]}) == ShowStacks("1", (0, 3))
     assert parse_request({"do": "debug_in_lab", "mesh": "1", "ranks": [3]}) == DebugInLab("1", (3,))
     asked = {"do": "lines", "mesh": None, "cell": 4, "ranks": None, "grep": "x", "page": 2}

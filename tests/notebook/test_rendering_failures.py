@@ -15,7 +15,7 @@ from monarch_jupyter.rendering.failures import (
     whole_text,
 )
 from monarch_jupyter.rendering.source_lines import (
-    Place,
+    ProgramLine,
     place_lines,
     rank_cell_filename,
     story_lines,
@@ -97,7 +97,7 @@ class TestFrames:
             mine, torch + "module.py", torch + "module.py", mine, "/env/lib/python3.11/json/x.py",
             "<frozen importlib._bootstrap>", "/env/lib/python3.11/site-packages/six.py",
         ]  # fmt: skip
-        places = [Place(file, at, "f", f"line {at}") for at, file in enumerate(files)]
+        places = [ProgramLine(file, at, "f", f"line {at}") for at, file in enumerate(files)]
         assert story_lines(places, no_cells) == [
             "File /home/user/model.py, line 0, in f",
             "----> 0 line 0",
@@ -115,7 +115,7 @@ class TestFrames:
     def test_lines_around_are_shown_with_an_arrow(self, tmp_path: Path) -> None:
         file = tmp_path / "train.py"
         file.write_text("def step():\n    x = 1\n    raise ValueError\n    y = 2\n\n\nz = 3\n")
-        place = Place(str(file), 3, "step", "raise ValueError")
+        place = ProgramLine(str(file), 3, "step", "raise ValueError")
         assert place_lines(place, no_cells) == [
             f"File {file}, line 3, in step",
             "      1 def step():",
@@ -127,16 +127,20 @@ class TestFrames:
     def test_a_file_that_has_changed_shows_the_line_that_ran(self, tmp_path: Path) -> None:
         file = tmp_path / "train.py"
         file.write_text("one\ntwo\nthree\n")
-        place = Place(str(file), 2, "step", "raise ValueError")
+        place = ProgramLine(str(file), 2, "step", "raise ValueError")
         assert place_lines(place, no_cells)[1:] == ["----> 2 raise ValueError"]
 
     def test_a_cell_is_called_by_its_number(self) -> None:
         linecache.cache["/tmp/k/1.py"] = (4, None, ["1/0\n"], "/tmp/k/1.py")
         try:
-            lines = place_lines(Place("/tmp/k/1.py", 1, "<module>", "1/0"), lambda f: "Cell In[3]")
+            lines = place_lines(
+                ProgramLine("/tmp/k/1.py", 1, "<module>", "1/0"), lambda f: "Cell In[3]"
+            )
         finally:
             del linecache.cache["/tmp/k/1.py"]
         assert lines == ["Cell In[3], line 1", "----> 1 1/0"]
 
     def test_source_that_is_nowhere_is_no_error(self) -> None:
-        assert place_lines(Place("/none", 3, "f", ""), no_cells) == ["File /none, line 3, in f"]
+        assert place_lines(ProgramLine("/none", 3, "f", ""), no_cells) == [
+            "File /none, line 3, in f"
+        ]

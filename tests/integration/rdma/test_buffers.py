@@ -23,7 +23,7 @@ import torch
 from monarch._src.actor.runtime import runtime
 from monarch._src.net.streams.protocol import MAGIC, READ, REQUEST
 from monarch._src.net.streams.server import TcpServer
-from monarch._src.net.streams.sockets import LOOPBACK, Place, StrangerError, dial
+from monarch._src.net.streams.sockets import LOOPBACK, ServerAddress, StrangerError, dial
 from monarch._src.rdma import handle as handles
 from monarch._src.rdma.plane import plane_of
 from monarch._src.rdma.regions import Regions
@@ -364,7 +364,7 @@ def test_a_stranger_at_the_socket_gets_nothing_and_takes_nothing(sealed: bool) -
     late = time.monotonic() + 60
     try:
         with pytest.raises(StrangerError, match="another process listens"):
-            dial(Place(place.hosts, place.port, bytes(32), sealed=sealed), late)
+            dial(ServerAddress(place.hosts, place.port, bytes(32), sealed=sealed), late)
         for connected, request in itertools.product((
             partial(socket.create_connection, (LOOPBACK, place.port)),
             lambda: dial(place, late)._socket,  # who knows the secret, and no region

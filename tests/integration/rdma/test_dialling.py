@@ -14,7 +14,7 @@ import numpy
 import pytest
 
 from monarch._src.net.streams.dialling import Dialling, Invitation
-from monarch._src.net.streams.sockets import LOOPBACK, CannotConnect, Place
+from monarch._src.net.streams.sockets import LOOPBACK, CannotConnect, ServerAddress
 from monarch._src.rdma.handle import VERSION, Handle
 from monarch._src.rdma.regions import Regions
 from monarch._src.rdma.registrable import memory_of
@@ -123,7 +123,9 @@ def test_an_owner_that_cannot_connect_says_where_and_why(side: Callable[..., Sid
         port = listener.getsockname()[1]
 
     def ask_to_come(body: bytes, deadline: float) -> bytes:
-        nobody = Invitation(Place([LOOPBACK], port, bytes(32)), bytes(16), bytes(16), LATE_S)
+        nobody = Invitation(
+            ServerAddress([LOOPBACK], port, bytes(32)), bytes(16), bytes(16), LATE_S
+        )
         return owner.dialling.come(msgspec.msgpack.encode(nobody))
 
     connector = mover.dialling.connector(owner.dialling.serve("worker"), ask_to_come)
@@ -138,7 +140,7 @@ def test_a_port_that_says_nothing_is_an_error_that_names_it_unless_the_deadline_
 ) -> None:
     owner = side("worker").regions.owner
     with socket.create_server((LOOPBACK, 0)) as silent:
-        place = Place([LOOPBACK], silent.getsockname()[1], bytes(32))
+        place = ServerAddress([LOOPBACK], silent.getsockname()[1], bytes(32))
         with pytest.raises(DeadlineExceeded):
             TcpLink(owner, place, lambda: False, time.monotonic() + 0.01)
         monkeypatch.setattr(tcp_client, "HELLO_S", 0.01)
@@ -184,9 +186,9 @@ def test_who_leaves_its_session_waits_for_no_connection(side: Callable[..., Side
 @pytest.mark.parametrize(
     "asked",
     [
-        Invitation(Place([], 1, bytes(32)), bytes(16), bytes(16), 1.0),
-        Invitation(Place([LOOPBACK], 1, bytes(32)), bytes(16), bytes(16), float("nan")),
-        Invitation(Place([LOOPBACK], 1, bytes(32)), bytes(16), bytes(16), 1e300),
+        Invitation(ServerAddress([], 1, bytes(32)), bytes(16), bytes(16), 1.0),
+        Invitation(ServerAddress([LOOPBACK], 1, bytes(32)), bytes(16), bytes(16), float("nan")),
+        Invitation(ServerAddress([LOOPBACK], 1, bytes(32)), bytes(16), bytes(16), 1e300),
         (1, 2, 3),
     ],
 )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from monarch._src.shape import Extent
-from monarch._src.spmd.elastic_env import elastic_variables, place_of, visible_devices
+from monarch._src.spmd.elastic_env import elastic_variables, position_of, visible_devices
 
 
 def test_a_rank_has_the_variables_that_torchrun_sets() -> None:
     point = Extent(("hosts", "gpus"), (3, 4)).point_of_rank(6)
-    assert elastic_variables(place_of(point), "trainer-0", 4711) == {
+    assert elastic_variables(position_of(point), "trainer-0", 4711) == {
         "MASTER_ADDR": "trainer-0", "MASTER_PORT": "4711",
         "RANK": "6", "WORLD_SIZE": "12", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4",
         "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "3",
@@ -21,7 +21,7 @@ def test_a_rank_has_the_variables_that_torchrun_sets() -> None:
 
 
 def test_a_mesh_without_dims_is_one_rank_of_one() -> None:
-    place = place_of(Extent((), ()).point_of_rank(0))
+    place = position_of(Extent((), ()).point_of_rank(0))
     assert (place.rank, place.world_size, place.local_rank, place.local_world_size) == (0, 1, 0, 1)
 
 
@@ -40,5 +40,5 @@ def test_a_mesh_without_dims_is_one_rank_of_one() -> None:
 def test_a_program_finds_its_own_device_at_its_local_rank(
     own: str | None, rank: int, expected: str | None
 ) -> None:
-    place = place_of(Extent(("hosts", "gpus"), (2, 4)).point_of_rank(rank))
+    place = position_of(Extent(("hosts", "gpus"), (2, 4)).point_of_rank(rank))
     assert visible_devices(own, place) == expected

@@ -43,7 +43,7 @@ from monarch._src.net.state.link_actions import LinkDown, LinkState, PeerLost, P
 from monarch._src.net.streams.channel import Connection
 from monarch._src.net.streams.dialling import Dialling
 from monarch._src.net.streams.protocol import Request
-from monarch._src.net.streams.sockets import Place
+from monarch._src.net.streams.sockets import ServerAddress
 from monarch._src.wire.ids import OBSERVER
 
 LISTENER = "reach"
@@ -221,14 +221,14 @@ def _dial(
                 rows.append(("  carries", _rate(links, size, problems)))
             links.send(LISTENER, [ASK_PLACE])
             _until(links, lambda: answers, problems)
-            place = msgspec.msgpack.decode(answers[0], type=Place)
+            place = msgspec.msgpack.decode(answers[0], type=ServerAddress)
             rows.append(("  payloads", _beside(place, timeout_s)))
         print("\n".join(columns(rows)))
     finally:
         links.close("its check is complete")
 
 
-def _beside(place: Place, timeout_s: float) -> str:
+def _beside(place: ServerAddress, timeout_s: float) -> str:
     """Whether large payloads can go beside the link."""
     if not place.hosts:
         return f"by the link: {place.why}"

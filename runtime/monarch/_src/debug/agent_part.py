@@ -15,7 +15,14 @@ import msgspec
 
 from monarch._src.debug.dap.state import bridges
 from monarch._src.debug.dap.state.bridges import BridgeTable
-from monarch._src.debug.state.sessions import Action, Answer, Command, DebugTable, Notify, Place
+from monarch._src.debug.state.sessions import (
+    Action,
+    AnswerConsole,
+    DebugTable,
+    NotifyWatchers,
+    Place,
+    SendToRank,
+)
 from monarch._src.host.parts import AgentView, Handlers, Part
 from monarch._src.host.state.procs import Mesh, Proc, ProcState
 from monarch._src.wire.frames import Payload
@@ -293,14 +300,14 @@ class DebugService(Part):
     def _perform(self, actions: Sequence[Action]) -> None:
         for action in actions:
             match action:
-                case Answer(console, message):
+                case AnswerConsole(console, message):
                     if console:
                         self._node.send(console, message)
-                case Command(place, message):
+                case SendToRank(place, message):
                     proc = self._proc_at(place)
                     if proc is not None:
                         self._node.send(proc.node, message)
-                case Notify(place, message):
+                case NotifyWatchers(place, message):
                     self._notify_watchers(place, message)
 
     def _notify_watchers(self, place: Place, message: RankPaused) -> None:

@@ -35,7 +35,7 @@ from monarch._src.host.spawn_spec import (
     decode_from_zygote,
     encode,
 )
-from monarch._src.host.state.zygotes import FIRST, Action, End, Make, Place, Zygotes
+from monarch._src.host.state.zygotes import FIRST, Action, AssignMesh, Make, StopZygote, Zygotes
 from monarch._src.host.zygote import LARGEST, seqpacket_pair
 from monarch._src.wire.messages import Imports, SpawnProcs
 
@@ -160,10 +160,10 @@ class ZygotePool:
             match action:
                 case Make():
                     self._make(action)
-                case End(parent, zygote):
+                case StopZygote(parent, zygote):
                     self._order(parent, EndZygote(zygote))
                     self._remove(zygote)
-                case Place(mesh, zygote):
+                case AssignMesh(mesh, zygote):
                     self._order(zygote, self._specs.pop(mesh))
 
     def _make(self, make: Make) -> None:

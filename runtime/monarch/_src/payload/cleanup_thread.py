@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from monarch._src.net.local.interrupt import uninterrupted
 
-log = logging.getLogger("monarch.data")
+log = logging.getLogger("monarch.payload")
 LOOK_S = 0.5
 
 

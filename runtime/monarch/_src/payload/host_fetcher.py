@@ -51,7 +51,7 @@ from monarch._src.wire.messages import (
 )
 from monarch._src.wire.segment_refs import InSegment
 
-log = logging.getLogger("monarch.data")
+log = logging.getLogger("monarch.payload")
 # These messages are about payloads, and wait for none.
 _AT_ONCE = (AskBulk, AskPart, AskPayload, BulkAt, PayloadPart, PayloadSent, PayloadTaken)
 

@@ -30,7 +30,7 @@ from monarch._src.errors import (
 )
 from monarch._src.net.local.interrupt import GuardedLock, uninterrupted
 from monarch._src.net.streams.dialling import Dialling
-from monarch._src.net.streams.sockets import CannotConnect, Connector, Opener, Place
+from monarch._src.net.streams.sockets import CannotConnect, Connector, Opener, ServerAddress
 from monarch._src.net.streams.thread_pool import Pool
 from monarch._src.net.tunnel.local_socket import connect_through, door_of
 from monarch._src.rdma.batch import Batch
@@ -56,7 +56,7 @@ from monarch._src.rdma.verbs.process_card import Cards, Watch
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import COME, DROP, HANG_UP, OK, SERVE, AskData, Reply
 
-log = logging.getLogger("monarch.data")
+log = logging.getLogger("monarch.rdma")
 INLINE = 1 << 20  # bytes: moving them takes 0.1 ms, less than a hand-over to a thread and back
 LOOK_S = 0.2
 MOST_WAITS = 256
@@ -333,7 +333,7 @@ class DataPlane:
         def ask_to_come(body: bytes, deadline: float) -> bytes:
             return self._ask(owner, COME, 0, b"", deadline, body)
 
-        place = msgspec.msgpack.decode(answer, type=Place)
+        place = msgspec.msgpack.decode(answer, type=ServerAddress)
         try:
             return self.dialling.connector(place, ask_to_come, owner.node)
         except CannotConnect as error:

@@ -41,7 +41,7 @@ from monarch._src.rdma.shared_segments import segment_of
 from monarch._src.system import shared_memory
 from monarch._src.wire.encryption import same_secret
 
-log = logging.getLogger("monarch.data")
+log = logging.getLogger("monarch.rdma")
 CAPACITY = 1 << 18
 PROBE_BYTES = 1 << 14  # divided into cells, so that several peers may probe at once
 PROBE_CELL = 64

@@ -32,7 +32,7 @@ from monarch._src.session.client_announcement import ClientAnnouncer
 from monarch._src.session.records import AwayRecord, HolderRecord, KeptRecord, WorkerRecord
 from monarch._src.session.state.lease import (
     Action,
-    End,
+    EndSession,
     Evict,
     Grant,
     Holder,
@@ -378,7 +378,7 @@ class SessionHolder:
     def _do(self, actions: Sequence[Action]) -> None:
         for action in actions:
             match action:
-                case End(why):
+                case EndSession(why):
                     self._client_process.unwatch()
                     if self._write_remote_part():
                         from monarch._src.session.release import Releaser  # and with it subprocess

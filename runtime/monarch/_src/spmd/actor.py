@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from monarch._src.actor.current import context
 from monarch._src.actor.endpoint import Actor, endpoint
-from monarch._src.spmd.elastic_env import elastic_variables, place_of, visible_devices
+from monarch._src.spmd.elastic_env import elastic_variables, position_of, visible_devices
 from monarch._src.spmd.rendezvous import StoreServer
 from monarch._src.spmd.script import execute, run_script, run_source
 from monarch._src.system.hardware import CUDA
@@ -128,7 +128,7 @@ class ElasticEnvironment(SPMDActor):
 
 
 def _set_environment(master_addr: str, master_port: int, env: Mapping[str, str] | None) -> None:
-    place = place_of(context().message_rank)
+    place = position_of(context().message_rank)
     devices = visible_devices(os.environ.get(CUDA), place)
     if devices is not None:
         os.environ[CUDA] = devices

@@ -15,7 +15,7 @@ MAX_RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
 RUN_ID = "monarch"
 
 
-class Place(msgspec.Struct, frozen=True):
+class RankPosition(msgspec.Struct, frozen=True):
     """The place of a rank: among all ranks, and among those of its group, which share a host."""
 
     rank: int
@@ -24,14 +24,14 @@ class Place(msgspec.Struct, frozen=True):
     local_world_size: int
 
 
-def place_of(point: Point) -> Place:
+def position_of(point: Point) -> RankPosition:
     """The place of a point: the last dim counts the ranks of a host, as in `{hosts, gpus}`."""
     sizes = point.extent.sizes
     local = sizes[-1] if sizes else 1
-    return Place(point.rank, point.extent.nelements, point.rank % local, local)
+    return RankPosition(point.rank, point.extent.nelements, point.rank % local, local)
 
 
-def elastic_variables(place: Place, master_addr: str, master_port: int) -> dict[str, str]:
+def elastic_variables(place: RankPosition, master_addr: str, master_port: int) -> dict[str, str]:
     """The variables of torch elastic for a place; the master's address is that of the store.
 
     As with torchrun, the ranks are clients of a store that is up before they begin
@@ -59,7 +59,7 @@ def elastic_variables(place: Place, master_addr: str, master_port: int) -> dict[
     }
 
 
-def visible_devices(own: str | None, place: Place) -> str | None:
+def visible_devices(own: str | None, place: RankPosition) -> str | None:
     """`CUDA_VISIBLE_DEVICES` for a program that takes the device `LOCAL_RANK`; None: as it is.
 
     A mesh of `gpus` gives each rank one device, number 0 to its process. Such a program wants those

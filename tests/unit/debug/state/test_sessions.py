@@ -14,11 +14,11 @@ from monarch._src.debug.state.sessions import (
     NOT_THERE,
     TRANSITIONS,
     Action,
-    Answer,
-    Command,
+    AnswerConsole,
     DebugTable,
-    Notify,
+    NotifyWatchers,
     Phase,
+    SendToRank,
 )
 from monarch._src.wire.messages import AskDebugger, Debugged, DebuggerAnswered, PausedAt
 from monarch._src.wire.messages.debugger import (
@@ -66,12 +66,12 @@ def ask(
 
 
 def answer(actions: list[Action]) -> DebuggerAnswered:
-    (found,) = [action.message for action in actions if isinstance(action, Answer)]
+    (found,) = [action.message for action in actions if isinstance(action, AnswerConsole)]
     return found
 
 
 def told(actions: list[Action]) -> list[bool]:
-    return [action.message.paused for action in actions if isinstance(action, Notify)]
+    return [action.message.paused for action in actions if isinstance(action, NotifyWatchers)]
 
 
 def test_a_first_stop_is_told_and_listed(table: DebugTable) -> None:
@@ -86,7 +86,7 @@ def test_a_first_stop_is_told_and_listed(table: DebugTable) -> None:
 def test_a_command_is_passed_on_and_answered_to_who_gave_it(table: DebugTable) -> None:
     say(table, STOPPED, 5)
     (order,) = ask(table)
-    assert isinstance(order, Command)
+    assert isinstance(order, SendToRank)
     assert (order.place, order.message.text) == (PLACE, "p x")
     actions = say(table, STOPPED, text="3\n")
     assert (answer(actions).text, answer(actions).state, told(actions)) == ("3\n", STOPPED, [])
@@ -102,7 +102,7 @@ def test_a_step_is_answered_where_it_stops(table: DebugTable) -> None:
     say(table, STOPPED, 5)
     ask(table, text="next")
     steps = say(table, STEPPING)
-    assert [type(action) for action in steps] == [Notify]
+    assert [type(action) for action in steps] == [NotifyWatchers]
     assert told(steps) == [False]
     assert "the program is running" in answer(ask(table, what=ATTACH)).problem
     stopped = say(table, STOPPED, 6, "> t.py(6)\n")
@@ -148,15 +148,17 @@ def test_the_answer_to_a_console_that_is_gone_goes_to_nobody(table: DebugTable) 
     say(table, STOPPED, 5)
     ask(table)
     table.on_console_gone("me")
-    (found,) = [a for a in say(table, STOPPED, text="3") if isinstance(a, Answer)]
+    (found,) = [a for a in say(table, STOPPED, text="3") if isinstance(a, AnswerConsole)]
     assert found.console == ""
-    assert isinstance(ask(table, "other")[0], Command)
+    assert isinstance(ask(table, "other")[0], SendToRank)
 
 
 def test_a_rank_is_paused_until_its_last_thread_goes_on(table: DebugTable) -> None:
     say(table, STOPPED, 5)
     assert told(table.on_reported(PLACE, Debugged(2, STOPPED, "", "", at(9)), 2.0)) == [True]
-    (still,) = [action.message for action in say(table, ENDED) if isinstance(action, Notify)]
+    (still,) = [
+        action.message for action in say(table, ENDED) if isinstance(action, NotifyWatchers)
+    ]
     assert (still.paused, still.session, still.at) == (True, 2, at(9))  # where it stands now
     found = table.paused_at(PLACE)
     assert found is not None
@@ -229,7 +231,7 @@ def test_in_any_order_of_events_each_question_is_answered_once(
                 table.on_console_gone(console)
             case _:
                 actions = table.on_proc_ended(PLACE)
-        answered += sum(isinstance(action, Answer) for action in actions)
+        answered += sum(isinstance(action, AnswerConsole) for action in actions)
         for tell in told(actions):
             state, paused = tell, paused + 1
         assert state == (table.paused_at(PLACE) is not None)

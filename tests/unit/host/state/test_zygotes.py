@@ -12,9 +12,9 @@ from monarch._src.host.state.zygotes import (
     FIRST,
     LONGEST_IMPORT_S,
     Action,
-    End,
+    AssignMesh,
     Make,
-    Place,
+    StopZygote,
     Zygotes,
 )
 from monarch._src.wire.messages import Imports
@@ -65,14 +65,14 @@ def made(modules: Sequence[str], zygote: int = 1, parent: int = FIRST) -> Make:
 
 def test_a_client_without_libraries_is_served_by_the_first_zygote() -> None:
     zygotes = new()
-    assert spawned(zygotes, 7, None) == [Place(7, FIRST)]
+    assert spawned(zygotes, 7, None) == [AssignMesh(7, FIRST)]
     assert zygotes.zygote_of(7) == FIRST
     assert zygotes.next_deadline() is None
 
 
 def test_imports_ahead_are_there_for_the_mesh_that_follows() -> None:
     zygotes = with_torch()
-    assert spawned(zygotes, 7, imports("torch", needed=["torch"])) == [Place(7, 1)]
+    assert spawned(zygotes, 7, imports("torch", needed=["torch"])) == [AssignMesh(7, 1)]
     assert zygotes.zygote_of(7) == 1
     assert zygotes.has_meshes(1)
 
@@ -85,25 +85,25 @@ def test_a_mesh_waits_for_what_its_program_names_and_gets_the_rest_later() -> No
     zygotes.import_began(1, "torch", 1)
     assert zygotes.importing == "torch"
     assert zygotes.import_ended(1, (), 2) == [
-        Place(7, 1),
+        AssignMesh(7, 1),
         made(["numpy", "torch._dynamo"], 2, parent=1),
     ]
-    assert spawned(zygotes, 8, asked) == [Place(8, 1)]
+    assert spawned(zygotes, 8, asked) == [AssignMesh(8, 1)]
     assert zygotes.import_ended(2, (), 5) == []
-    assert spawned(zygotes, 9, asked) == [Place(9, 2)]
+    assert spawned(zygotes, 9, asked) == [AssignMesh(9, 2)]
 
 
 def test_a_mesh_does_not_wait_for_what_only_a_library_has_imported() -> None:
     zygotes = new()
-    assert spawned(zygotes, 7, imports("torch")) == [Place(7, FIRST), made(["torch"])]
-    assert spawned(zygotes, 8, imports("torch")) == [Place(8, FIRST)]
+    assert spawned(zygotes, 7, imports("torch")) == [AssignMesh(7, FIRST), made(["torch"])]
+    assert spawned(zygotes, 8, imports("torch")) == [AssignMesh(8, FIRST)]
 
 
 def test_a_mesh_waits_for_an_import_that_is_on_its_way() -> None:
     zygotes = new()
     zygotes.imports_asked(imports("numpy", "torch"), 0)
     assert spawned(zygotes, 7, imports("numpy", "torch", needed=["torch"])) == []
-    assert zygotes.import_ended(1, (), 2) == [Place(7, 1)]
+    assert zygotes.import_ended(1, (), 2) == [AssignMesh(7, 1)]
 
 
 def test_a_mesh_waits_no_longer_than_it_may() -> None:
@@ -111,13 +111,13 @@ def test_a_mesh_waits_no_longer_than_it_may() -> None:
     spawned(zygotes, 7, imports("torch", needed=["torch"]), now=100)
     assert zygotes.next_deadline() == 100 + WAIT_S
     assert zygotes.time_passed(100 + WAIT_S - 1) == []
-    assert zygotes.time_passed(100 + WAIT_S) == [Place(7, FIRST)]
+    assert zygotes.time_passed(100 + WAIT_S) == [AssignMesh(7, FIRST)]
 
 
 def test_a_mesh_that_is_being_stopped_waits_no_longer() -> None:
     zygotes = new()
     spawned(zygotes, 7, imports("torch", needed=["torch"]))
-    assert zygotes.waited_enough(7, 1) == [Place(7, FIRST)]
+    assert zygotes.waited_enough(7, 1) == [AssignMesh(7, FIRST)]
     assert zygotes.waited_enough(8, 2) == []
 
 
@@ -127,7 +127,7 @@ def test_an_import_that_hangs_is_ended_and_given_up() -> None:
     zygotes.import_began(1, "numpy", 5)
     zygotes.import_began(1, "torch", 6)
     assert zygotes.next_deadline() == 6 + LONGEST_IMPORT_S
-    assert zygotes.time_passed(6 + LONGEST_IMPORT_S) == [End(FIRST, 1), made(["numpy"], 2)]
+    assert zygotes.time_passed(6 + LONGEST_IMPORT_S) == [StopZygote(FIRST, 1), made(["numpy"], 2)]
     assert list(zygotes.given_up) == ["torch"]
     assert "had not ended after 120 s" in zygotes.given_up["torch"]
 
@@ -138,12 +138,12 @@ def test_a_module_that_spoils_its_zygote_is_given_up_with_its_submodules() -> No
     spawned(zygotes, 7, asked)
     zygotes.import_began(1, "bad", 1)
     assert zygotes.zygote_lost(1, "it starts a thread", 2) == [
-        Place(7, FIRST),
+        AssignMesh(7, FIRST),
         made(["badly"], 2),
     ]
     assert zygotes.given_up == {"bad": "it starts a thread"}
     zygotes.import_ended(2, (), 3)
-    assert spawned(zygotes, 8, asked) == [Place(8, 2)]
+    assert spawned(zygotes, 8, asked) == [AssignMesh(8, 2)]
 
 
 def test_a_zygote_that_cannot_be_made_is_not_tried_again() -> None:
@@ -179,16 +179,18 @@ def test_a_mesh_that_sets_what_a_module_has_read_imports_for_itself(
     env: Mapping[str, str | None], zygote: int
 ) -> None:
     zygotes = with_torch(["READ_BY_TORCH", "CUDA_VISIBLE_DEVICES"])
-    assert spawned(zygotes, 7, imports("torch", needed=["torch"]), env) == [Place(7, zygote)]
+    assert spawned(zygotes, 7, imports("torch", needed=["torch"]), env) == [AssignMesh(7, zygote)]
     ranks = ({"RANK": "0"}, {"RANK": "1", **env})
-    assert spawned(zygotes, 8, imports("torch", needed=["torch"]), *ranks) == [Place(8, zygote)]
+    assert spawned(zygotes, 8, imports("torch", needed=["torch"]), *ranks) == [
+        AssignMesh(8, zygote)
+    ]
 
 
 def test_no_mesh_waits_for_an_import_that_would_not_suit_it() -> None:
     zygotes = new()
     asked = imports("torch", needed=["torch"])
     assert spawned(zygotes, 7, asked, {"OMP_NUM_THREADS": "4"}) == [
-        Place(7, FIRST),
+        AssignMesh(7, FIRST),
         made(["torch"]),
     ]
 
@@ -198,20 +200,20 @@ def test_a_client_that_has_changed_what_a_module_reads_gets_a_zygote_anew() -> N
     changed = imports("torch", needed=["torch"], env={"OMP_NUM_THREADS": "4"})
     order = Make(FIRST, 2, ("torch",), ["/lib"], {"OMP_NUM_THREADS": "4"})
     assert spawned(zygotes, 7, changed, {"OMP_NUM_THREADS": "4"}) == [order]
-    assert zygotes.import_ended(2, (), 5) == [Place(7, 2), End(FIRST, 1)]
+    assert zygotes.import_ended(2, (), 5) == [AssignMesh(7, 2), StopZygote(FIRST, 1)]
 
 
 def test_a_variable_that_no_module_reads_changes_nothing() -> None:
     zygotes = with_torch()
     changed = imports("torch", needed=["torch"], env={"MY_NAME": "x"})
-    assert spawned(zygotes, 7, changed, {"MY_NAME": "x"}) == [Place(7, 1)]
+    assert spawned(zygotes, 7, changed, {"MY_NAME": "x"}) == [AssignMesh(7, 1)]
 
 
 def test_modules_of_another_place_are_not_given_to_a_mesh() -> None:
     zygotes = with_torch()
     elsewhere = imports("torch", path=["/other", "/lib"])
     order = Make(FIRST, 2, ("torch",), ["/other", "/lib"], {})
-    assert spawned(zygotes, 7, elsewhere) == [Place(7, FIRST), order]
+    assert spawned(zygotes, 7, elsewhere) == [AssignMesh(7, FIRST), order]
 
 
 def test_zygotes_end_once_nothing_is_forked_from_them() -> None:
@@ -220,7 +222,7 @@ def test_zygotes_end_once_nothing_is_forked_from_them() -> None:
     elsewhere = imports("torch", path=["/other"])
     zygotes.imports_asked(elsewhere, 3)
     assert zygotes.import_ended(2, (), 5) == []  # the mesh lives
-    assert zygotes.mesh_freed(7, 6) == [End(FIRST, 1)]
+    assert zygotes.mesh_freed(7, 6) == [StopZygote(FIRST, 1)]
     assert zygotes.mesh_freed(7, 7) == []
 
 
@@ -268,13 +270,13 @@ class AnyOrder(RuleBasedStateMachine):
                     self.busy.add(zygote)
                     self.parents[zygote], self.orders[zygote] = parent, action
                     assert not set(action.modules) & self.zygotes.given_up.keys()
-                case End(parent, zygote):
+                case StopZygote(parent, zygote):
                     assert self.parents.pop(zygote) == parent
                     self.ready.discard(zygote)
                     self.busy.discard(zygote)
                     assert zygote not in self.meshes.values()
                     assert zygote not in self.parents.values()
-                case Place(mesh, zygote):
+                case AssignMesh(mesh, zygote):
                     assert zygote in self.ready
                     assert self.meshes[mesh] is None
                     self.meshes[mesh] = zygote

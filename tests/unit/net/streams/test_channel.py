@@ -16,7 +16,7 @@ import pytest
 from monarch._src.net.streams import channel as module
 from monarch._src.net.streams.channel import CHUNK, Connection, Keys, proven
 from monarch._src.net.streams.server import TcpServer
-from monarch._src.net.streams.sockets import LOOPBACK, Place, dial
+from monarch._src.net.streams.sockets import LOOPBACK, ServerAddress, dial
 from monarch._src.rdma.handle import VERSION, Handle
 from monarch._src.rdma.regions import Regions
 from monarch._src.rdma.registrable import memory_of
@@ -245,7 +245,7 @@ def test_rooms_for_records_are_used_again() -> None:
 class Wire:
     """Stands between a link and its server, and keeps all that passes; may change what does."""
 
-    def __init__(self, to: Place) -> None:
+    def __init__(self, to: ServerAddress) -> None:
         self.heard = bytearray()
         self.changes: Callable[[bytes], bytes] = bytes
         self._to = to
@@ -254,9 +254,9 @@ class Wire:
         self._threads = [beside(self._accept)]
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ServerAddress:
         port = self._listener.getsockname()[1]
-        return Place([LOOPBACK], port, self._to.secret, sealed=self._to.sealed)
+        return ServerAddress([LOOPBACK], port, self._to.secret, sealed=self._to.sealed)
 
     def _accept(self) -> None:
         while True:
@@ -306,7 +306,7 @@ class Served:
             VERSION, self.regions.owner, slot, self.key, kept.size, False, False, "a", "i"
         )
 
-    def link(self, place: Place | None = None) -> TcpLink:
+    def link(self, place: ServerAddress | None = None) -> TcpLink:
         late = time.monotonic() + PATIENCE_S
         return TcpLink(self.regions.owner, place or self.wire.place, lambda: False, late)
 

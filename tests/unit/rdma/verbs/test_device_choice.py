@@ -8,10 +8,10 @@ import pytest
 
 from monarch._src.rdma.verbs import sysfs
 from monarch._src.rdma.verbs.device_choice import (
+    ChosenPort,
     Device,
     Gid,
     LinkLayer,
-    Place,
     Port,
     choose,
     gid_of,
@@ -114,7 +114,7 @@ def test_what_cannot_be_used_says_why(devices: list[Device], reason: str) -> Non
 def test_cards_that_cannot_reach_each_other_are_told(
     layer: LinkLayer, kind: str, reason: str
 ) -> None:
-    ours = Place("a", 1, "Ethernet", 0, Gid(0, V4, "RoCE v2"))
+    ours = ChosenPort("a", 1, "Ethernet", 0, Gid(0, V4, "RoCE v2"))
     assert why_not_together(ours, layer, kind) == reason
 
 

@@ -10,7 +10,7 @@ import pytest
 from monarch._src.session.state.lease import (
     TRANSITIONS,
     Action,
-    End,
+    EndSession,
     Evict,
     Grant,
     Holder,
@@ -56,7 +56,7 @@ def test_a_session_begins_tied_to_its_client(lease: Lease) -> None:
 
 
 def test_a_tied_session_ends_with_its_client(lease: Lease) -> None:
-    assert lease.client_lost(2.0) == [End("process 1 (train.py) on here has ended")]
+    assert lease.client_lost(2.0) == [EndSession("process 1 (train.py) on here has ended")]
     assert lease.state is ENDING
 
 
@@ -69,7 +69,7 @@ def test_nobody_else_can_have_a_tied_session_even_by_force(lease: Lease) -> None
 
 def test_a_tied_session_that_is_let_go_of_ends(lease: Lease) -> None:
     why = "process 1 (train.py) on here has detached from it"
-    assert lease.detached("client-1", 2.0) == [End(why)]
+    assert lease.detached("client-1", 2.0) == [EndSession(why)]
 
 
 # --- kept -----------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def test_letting_go_is_told_from_dying(lease: Lease) -> None:
 
 def test_a_name_without_a_mesh_keeps_nothing(lease: Lease) -> None:
     keep(lease)
-    assert isinstance(lease.client_lost(3.0)[0], End)
+    assert isinstance(lease.client_lost(3.0)[0], EndSession)
 
 
 def test_it_is_kept_again_only_by_the_same_name(lease: Lease) -> None:
@@ -152,7 +152,7 @@ def test_a_holder_that_is_dead_and_not_yet_missed_is_in_nobodys_way(lease: Lease
 def test_one_that_comes_when_nothing_is_left_is_refused(lease: Lease) -> None:
     keep(lease)
     end, refused = attach(lease, SECOND, lives=False)
-    assert isinstance(end, End)
+    assert isinstance(end, EndSession)
     assert refused == Refuse("client-2", "it is ending")
     assert refusal(attach(lease, SECOND)) == "it is ending"
 
@@ -164,7 +164,7 @@ def test_it_ends_when_its_last_mesh_is_gone_and_nobody_is_attached(lease: Lease)
     keep(lease, 5, 6)
     lease.client_lost(3.0)
     assert lease.mesh_gone(5, 4.0) == [WriteRecord()]
-    assert lease.mesh_gone(6, 5.0) == [End("all of its kept meshes have ended")]
+    assert lease.mesh_gone(6, 5.0) == [EndSession("all of its kept meshes have ended")]
 
 
 def test_while_somebody_is_attached_it_goes_on_without_meshes(lease: Lease) -> None:
@@ -177,7 +177,7 @@ def test_while_somebody_is_attached_it_goes_on_without_meshes(lease: Lease) -> N
 def test_it_can_be_told_to_end_in_any_state(lease: Lease) -> None:
     keep(lease, 5)
     lease.client_lost(3.0)
-    assert lease.told_to_end("by a signal", 4.0) == [End("by a signal")]
+    assert lease.told_to_end("by a signal", 4.0) == [EndSession("by a signal")]
     assert lease.told_to_end("by a signal", 4.0) == []
 
 
@@ -206,7 +206,7 @@ def test_in_every_order_of_four_events_what_is_told_fits_the_state() -> None:
             actions = EVENTS[event](lease)
             lease.validate()
             seen.add((before, lease.state))
-            ends += sum(isinstance(action, End) for action in actions)
+            ends += sum(isinstance(action, EndSession) for action in actions)
             left = [a.node for a in actions if isinstance(a, (ReleaseClient, Evict))]
             welcomed = [a.holder.node for a in actions if isinstance(a, Grant)]
             # One client at a time: it is let in when the one before is out, and out only once.

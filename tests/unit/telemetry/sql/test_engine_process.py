@@ -19,7 +19,7 @@ from monarch._src.errors import QueryError, QueryTimeoutError
 from monarch._src.telemetry.replay.file import query_file
 from monarch._src.telemetry.sql import engine_process
 from monarch._src.telemetry.sql.collect import Collected
-from monarch._src.telemetry.sql.engine import Answer, run_on
+from monarch._src.telemetry.sql.engine import ResultRows, run_on
 from monarch._src.telemetry.sql.engine_process import call_engine, end_idle_engines
 from monarch._src.telemetry.sql.query import query, run_query
 
@@ -138,7 +138,7 @@ def test_a_process_that_dies_is_replaced(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_one_process_is_kept_and_a_fork_has_none() -> None:
     answer = call_engine(run_on, "SELECT 1", {}, None)
-    assert answer == Answer(("1",), ("INTEGER",), ((1,),))
+    assert answer == ResultRows(("1",), ("INTEGER",), ((1,),))
     assert len(psutil.Process().children()) == 1
     assert query("SELECT 2").rows == ((2,),)
     assert len(psutil.Process().children()) == 1

@@ -75,28 +75,28 @@ TRANSITIONS: dict[tuple[Phase, str], Phase | None] = {
 _EVENTS = {STOPPED: "stopped", STEPPING: "steps", RUNNING: "runs", ENDED: "ended"}
 
 
-class Answer(msgspec.Struct, frozen=True):
+class AnswerConsole(msgspec.Struct, frozen=True):
     """Answer the request of a console."""
 
     console: str
     message: DebuggerAnswered
 
 
-class Command(msgspec.Struct, frozen=True):
+class SendToRank(msgspec.Struct, frozen=True):
     """Send a command to a rank."""
 
     place: Place
     message: DebugCommand
 
 
-class Notify(msgspec.Struct, frozen=True):
+class NotifyWatchers(msgspec.Struct, frozen=True):
     """Notify the watchers of a rank that it has paused or resumed."""
 
     place: Place
     message: RankPaused
 
 
-Action: TypeAlias = Answer | Command | Notify
+Action: TypeAlias = AnswerConsole | SendToRank | NotifyWatchers
 
 
 class DebugSession(msgspec.Struct):
@@ -146,7 +146,7 @@ class DebugTable:
             session = DebugSession(place, message.session, message.at, now, prompt=message.prompt)
             session.holder = editor if session.in_editor else ""
             self.sessions.setdefault(place, {})[message.session] = session
-            return [Notify(place, RankPaused(*place, message.session, True, message.at))]
+            return [NotifyWatchers(place, RankPaused(*place, message.session, True, message.at))]
         step = (session.phase, _EVENTS[message.state])
         if step not in TRANSITIONS:
             return []
@@ -174,7 +174,7 @@ class DebugTable:
             if session.owes is not None
         ]
         if paused is not None:  # the next incarnation of the rank is not paused
-            actions.append(Notify(place, RankPaused(*place, paused.number, False, None)))
+            actions.append(NotifyWatchers(place, RankPaused(*place, paused.number, False, None)))
         return actions
 
     # --- from consoles ----------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class DebugTable:
             why = NOT_THERE if session is None else self._refusal(session, console, message)
             if session is None or why:
                 actions.append(
-                    Answer(
+                    AnswerConsole(
                         console,
                         DebuggerAnswered(
                             message.request, mesh, rank, number, ENDED, "", "", None, why
@@ -199,7 +199,7 @@ class DebugTable:
             if message.what in (COMMAND, COMPLETE, SOURCE):
                 session.phase = _C
                 order = DebugCommand(number, message.what, message.text)
-                actions.append(Command(session.place, order))
+                actions.append(SendToRank(session.place, order))
                 continue
             session.holder = console if message.what == ATTACH else ""
             actions.append(self._answer(session, session.phase.value, ""))
@@ -284,18 +284,20 @@ class DebugTable:
             return []
         if paused is None:
             resumed = RankPaused(*place, session.number, False, None)
-            return [Notify(place, resumed)] if before else []
+            return [NotifyWatchers(place, resumed)] if before else []
         # Also if another session has ended meanwhile: the rank is paused in this one.
-        return [Notify(place, RankPaused(*place, paused.number, True, paused.at))]
+        return [NotifyWatchers(place, RankPaused(*place, paused.number, True, paused.at))]
 
-    def _answer(self, session: DebugSession, state: int, text: str, problem: str = "") -> Answer:
+    def _answer(
+        self, session: DebugSession, state: int, text: str, problem: str = ""
+    ) -> AnswerConsole:
         console, request = session.owes or ("", 0)
         shown = STOPPED if state == Phase.COMMANDED.value else state
         answered = DebuggerAnswered(
             request, *session.place, session.number, shown, text, session.prompt, session.at,
             problem,
         )  # fmt: skip
-        return Answer(console, answered)
+        return AnswerConsole(console, answered)
 
     def validate(self) -> None:
         """Assert the invariants."""

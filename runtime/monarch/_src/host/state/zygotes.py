@@ -53,21 +53,21 @@ class Make(msgspec.Struct, frozen=True):
     env: dict[str, str | None]
 
 
-class End(msgspec.Struct, frozen=True):
+class StopZygote(msgspec.Struct, frozen=True):
     """End a zygote that was forked from `parent` and has no procs."""
 
     parent: int
     zygote: int
 
 
-class Place(msgspec.Struct, frozen=True):
+class AssignMesh(msgspec.Struct, frozen=True):
     """Fork the procs of that mesh from that zygote, from now on."""
 
     mesh: int
     zygote: int
 
 
-Action: TypeAlias = Make | End | Place
+Action: TypeAlias = Make | StopZygote | AssignMesh
 
 
 class _Zygote(msgspec.Struct):
@@ -135,7 +135,7 @@ class Zygotes:
         """
         if imports is None:
             self._places[mesh] = FIRST
-            return [Place(mesh, FIRST)]
+            return [AssignMesh(mesh, FIRST)]
         self._wish = imports
         self._held[mesh] = _Held(imports, [dict(env) for env in envs] or [{}], now + wait_s)
         return self._advance(now)
@@ -199,12 +199,12 @@ class Zygotes:
         if busy is None or now < busy.progress_at + LONGEST_IMPORT_S:
             return self._advance(now)
         why = f"its import had not ended after {LONGEST_IMPORT_S:.0f} s"
-        return [End(busy.parent, busy.number), *self.zygote_lost(busy.number, why, now)]
+        return [StopZygote(busy.parent, busy.number), *self.zygote_lost(busy.number, why, now)]
 
-    def all_made(self) -> Iterator[End]:
+    def all_made(self) -> Iterator[StopZygote]:
         """How to end all zygotes but the first, the newest first."""
         for one in reversed(self._zygotes.values()):
-            yield End(one.parent, one.number)
+            yield StopZygote(one.parent, one.number)
 
     # --- decisions ----------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class Zygotes:
             if zygote is not None:
                 del self._held[mesh]
                 self._places[mesh] = zygote
-                actions.append(Place(mesh, zygote))
+                actions.append(AssignMesh(mesh, zygote))
         if self._busy() is None:
             make = self._next_make()
             if make is not None:
@@ -255,14 +255,14 @@ class Zygotes:
         )  # fmt: skip
         return Make(number, self._made, missing, imports.path, imports.env)
 
-    def _end_unused(self) -> Iterator[End]:
+    def _end_unused(self) -> Iterator[StopZygote]:
         """End zygotes that nothing is forked from any more, but for the newest one."""
         ready = [one for one in self._zygotes.values() if one.is_ready]
         for one in ready[:-1]:
             is_parent = any(other.parent == one.number for other in self._zygotes.values())
             if not is_parent and not self.has_meshes(one.number):
                 del self._zygotes[one.number]
-                yield End(one.parent, one.number)
+                yield StopZygote(one.parent, one.number)
 
     def _busy(self) -> _Zygote | None:
         return next((one for one in self._zygotes.values() if not one.is_ready), None)

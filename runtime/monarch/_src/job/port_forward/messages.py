@@ -17,7 +17,7 @@ class Taken(NamedTuple):
     written: int
 
 
-class End(NamedTuple):
+class EndOfData(NamedTuple):
     """No more data comes; the other direction goes on."""
 
 
@@ -25,4 +25,4 @@ class Reset(NamedTuple):
     """The connection has broken at the other end."""
 
 
-Message: TypeAlias = "Data | Taken | End | Reset"
+Message: TypeAlias = "Data | Taken | EndOfData | Reset"

@@ -12,7 +12,7 @@ import struct
 from contextlib import suppress
 
 from monarch._src.actor.ports import Port, PortReceiver, unheeded
-from monarch._src.job.port_forward.messages import Data, End, Message, Reset, Taken
+from monarch._src.job.port_forward.messages import Data, EndOfData, Message, Reset, Taken
 from monarch._src.job.state.relay import RelayState
 
 LOOPBACK = ("127.0.0.1", "::1")
@@ -111,7 +111,7 @@ class _Relay:
                 await self._has_room.wait()
             data = await loop.sock_recv(self._sock, room)
             self._state.on_read(len(data))
-            self._there.send(Data(data) if data else End())
+            self._there.send(Data(data) if data else EndOfData())
 
     async def _write(self, here: PortReceiver[Message]) -> None:
         """Write the bytes that come from the other end."""
@@ -124,7 +124,7 @@ class _Relay:
             elif isinstance(message, Taken):
                 self._state.on_taken(message.written)
                 self._has_room.set()
-            elif isinstance(message, End):
+            elif isinstance(message, EndOfData):
                 self._sock.shutdown(socket.SHUT_WR)
                 self._state.on_end_written()
             else:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from monarch._src.net.hosts.authenticator import who_sent
-from monarch._src.net.hosts.link_types import End
+from monarch._src.net.hosts.link_types import LinkEnd
 from monarch._src.net.state.access import LONGEST_NAME, Names, Role
 from monarch._src.net.state.link import Link
 from monarch._src.wire.frames import Buffer, FrameError
@@ -44,11 +44,11 @@ class Accepted:
         """`has_gate`: an authenticator has accepted each connection, and identifies its peer."""
         self._new_link = new_link
         self._has_gate = has_gate
-        self._routes: dict[bytes, End] = {}
+        self._routes: dict[bytes, LinkEnd] = {}
         self._names = Names()
-        self.ends: dict[str, End] = {}
+        self.ends: dict[str, LinkEnd] = {}
 
-    def end_of(self, route: bytes, frames: list[Buffer], part: Any) -> End | None:
+    def end_of(self, route: bytes, frames: list[Buffer], part: Any) -> LinkEnd | None:
         """The end of the link with that route; a hello may begin another one.
 
         None: drop the message. It is of a link of that peer, was queued when an earlier connection
@@ -82,7 +82,7 @@ class Accepted:
         role, mark, address = who_sent(part)
         return {"role": role.value, "key": mark, "address": address}
 
-    def _on_hello(self, route: bytes, hello: LinkHello, part: Any) -> End:
+    def _on_hello(self, route: bytes, hello: LinkHello, part: Any) -> LinkEnd:
         """The end of the link that a hello by that route begins or resumes."""
         role, mark, address = who_sent(part) if self._has_gate else (Role.OWNER, "", "")
         name = hello.node
@@ -101,7 +101,7 @@ class Accepted:
         self._names.give(name, mark)
         anew = end is not None and not hello.peer and hello.incarnation > end.link.peer_incarnation
         if end is None or (end.link.is_final and anew):
-            end = self.ends[name] = End(self._new_link(name), mark, role)
+            end = self.ends[name] = LinkEnd(self._new_link(name), mark, role)
             self._forget_oldest()
         end.address = address
         if end.route != route:

@@ -30,7 +30,7 @@ class PeerNamed(msgspec.Struct, frozen=True):
 Notice: TypeAlias = "LinkUp | LinkDown | Room | PeerLost | PeerLeft | PeerRefused | PeerNamed"
 
 
-class End:
+class LinkEnd:
     """One end of a link, with the socket or the route for its messages."""
 
     def __init__(self, link: Link, mark: str, role: Role | None) -> None:
@@ -45,7 +45,7 @@ class End:
         self.failed_handshakes = 0
         self.is_anybody = False  # dialled without a name, and the peer has not sent one yet
 
-    def also_called(self, name: str, other: End) -> str:
+    def also_called(self, name: str, other: LinkEnd) -> str:
         """The error if the peer's name is already that of the other side of another end."""
         return (
             f"the node at {self.address} has the name {name}, and so has the one at "

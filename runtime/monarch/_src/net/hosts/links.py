@@ -28,7 +28,7 @@ from monarch._src.net.hosts.inbound import Accepted, NotHeardError
 from monarch._src.net.hosts.keys import Keys
 from monarch._src.net.hosts.link_poll import LinkPoll, is_readable
 from monarch._src.net.hosts.link_terms import link_versions
-from monarch._src.net.hosts.link_types import End, Notice, PeerNamed
+from monarch._src.net.hosts.link_types import LinkEnd, Notice, PeerNamed
 from monarch._src.net.hosts.listener import LinkListener
 from monarch._src.net.hosts.outbound import Dialled
 from monarch._src.net.hosts.zmq_sockets import FAREWELL_S, sent_off
@@ -142,7 +142,7 @@ class Links:
             if before is not None and not before.link.is_final:
                 raise ValueError(f"there is a link to {peer} already")
             self._dialled.leave_ended()
-            end = End(self._new_link(peer, bounds), "", None)
+            end = LinkEnd(self._new_link(peer, bounds), "", None)
             end.address = shown or str(address)
             end.is_anybody = anybody
             self._dialled.dial(end, address, self._receive_from)
@@ -218,16 +218,16 @@ class Links:
             end = self._accepted.ends.get(peer)
             return None if end is None else end.role
 
-    def _ends_of(self, peer: str) -> list[End]:
+    def _ends_of(self, peer: str) -> list[LinkEnd]:
         return [ends[peer] for ends in (self._dialled.ends, self._accepted.ends) if peer in ends]
 
-    def _end_to(self, peer: str) -> End:
+    def _end_to(self, peer: str) -> LinkEnd:
         end = self._dialled.ends.get(peer) or self._accepted.ends.get(peer)
         if end is None:
             raise ConnectionError(f"there is no link to {peer}")
         return end
 
-    def _do(self, end: End, actions: list[Action]) -> None:
+    def _do(self, end: LinkEnd, actions: list[Action]) -> None:
         sent = True
         for action in actions:
             if isinstance(action, Transmit):
@@ -240,7 +240,7 @@ class Links:
         if not sent:
             self._do(end, end.link.disconnected(time.monotonic()))
 
-    def _send(self, end: End, frames: Sequence[Buffer]) -> bool:
+    def _send(self, end: LinkEnd, frames: Sequence[Buffer]) -> bool:
         """Give ZeroMQ these frames; False if there is no connection."""
         if not end.is_connected:
             return False
@@ -249,7 +249,7 @@ class Links:
         self._poll.used(socket)
         return sent
 
-    def _notify(self, end: End, notice: Notice) -> None:
+    def _notify(self, end: LinkEnd, notice: Notice) -> None:
         peer = end.link.peer
         self._ended |= end.link.is_final
         if isinstance(notice, PeerLost):
@@ -322,7 +322,7 @@ class Links:
         elif self._poll.missed and self.on_missed is not None:
             self.on_missed()
 
-    def _receive_from(self, socket: Any, end: End | None) -> bool:
+    def _receive_from(self, socket: Any, end: LinkEnd | None) -> bool:
         """Handle messages of one socket; True if it may have more."""
         # A message may end its own link; `work` closes the socket later.
         for _ in range(AT_ONCE):
@@ -335,7 +335,7 @@ class Links:
                 self._on_frames(end, [part.buffer for part in parts])
         return True
 
-    def _on_frames(self, end: End, frames: list[Buffer]) -> None:
+    def _on_frames(self, end: LinkEnd, frames: list[Buffer]) -> None:
         try:
             message = decode_link(frames)
             if isinstance(message, Data) and end.role is Role.OBSERVER:
@@ -348,7 +348,7 @@ class Links:
             return
         self._do(end, end.link.received(message, frames[1:], time.monotonic()))
 
-    def _on_hello(self, end: End, hello: LinkHello) -> None:
+    def _on_hello(self, end: LinkEnd, hello: LinkHello) -> None:
         twin = self._name(end, hello.node) if end.is_anybody else ""
         if hello.node != end.link.peer:
             self._refused(
@@ -357,7 +357,7 @@ class Links:
             return
         self._do(end, end.link.received(hello, (), time.monotonic()))
 
-    def _name(self, end: End, name: str) -> str:
+    def _name(self, end: LinkEnd, name: str) -> str:
         """Rename a link that was dialled with `anybody`; returns the reason of a refusal."""
         dialled_as, why = self._dialled.name(end, name)
         if dialled_as:
@@ -389,11 +389,11 @@ class Links:
 
     # --- events of the transport ------------------------------------------------------------------
 
-    def _connection(self, end: End, is_there: bool) -> None:
+    def _connection(self, end: LinkEnd, is_there: bool) -> None:
         now = time.monotonic()
         self._do(end, end.link.connected(now) if is_there else end.link.disconnected(now))
 
-    def _refused(self, end: End, why: str) -> None:
+    def _refused(self, end: LinkEnd, why: str) -> None:
         self._do(end, [*end.link.close(why, time.monotonic()), PeerRefused(why)])
 
     # --- lifetime ---------------------------------------------------------------------------------
@@ -421,7 +421,7 @@ class Links:
         self._context.term()
         self._listener.wait_for_gate()
 
-    def _wait_for_goodbyes(self, ends: Sequence[End]) -> None:
+    def _wait_for_goodbyes(self, ends: Sequence[LinkEnd]) -> None:
         """Wait at most `FAREWELL_S` until the peers have answered.
 
         Closing a TCP connection while the peer still writes may discard the last bytes sent.

@@ -17,7 +17,7 @@ import zmq
 
 from monarch._src.net.hosts.keys import Keys
 from monarch._src.net.hosts.link_poll import LinkPoll
-from monarch._src.net.hosts.link_types import End
+from monarch._src.net.hosts.link_types import LinkEnd
 from monarch._src.net.hosts.zmq_sockets import FAREWELL_S, OF_DIALLED, dialling, events_of, watch
 from monarch._src.net.state.access import fingerprint, is_name
 from monarch._src.net.state.addresses import Address
@@ -32,8 +32,8 @@ class Dialled:
         poll: LinkPoll,
         keys: Keys | None,
         heartbeat_s: float,
-        connection: Callable[[End, bool], None],
-        refused: Callable[[End, str], None],
+        connection: Callable[[LinkEnd, bool], None],
+        refused: Callable[[LinkEnd, str], None],
     ) -> None:
         """Args:
         connection: called when that end is connected, or disconnected.
@@ -45,9 +45,9 @@ class Dialled:
         self._heartbeat_s = heartbeat_s
         self._connection = connection
         self._refused = refused
-        self.ends: dict[str, End] = {}
+        self.ends: dict[str, LinkEnd] = {}
 
-    def dial(self, end: End, address: Address, receive: Callable[[Any, End], bool]) -> None:
+    def dial(self, end: LinkEnd, address: Address, receive: Callable[[Any, LinkEnd], bool]) -> None:
         """Open a connection for that end; ZeroMQ reconnects whenever it breaks."""
         self.ends[end.link.peer] = end
         end.socket = dialling(self._context, address, self._heartbeat_s, self._keys)
@@ -56,7 +56,7 @@ class Dialled:
         self._poll.add(end.monitor, partial(self._events, end), first=True)
         self._poll.add(end.socket, partial(receive, end.socket, end))
 
-    def _events(self, end: End) -> bool:
+    def _events(self, end: LinkEnd) -> bool:
         for event in events_of(end.monitor):
             kind = event["event"]
             if kind == zmq.Event.HANDSHAKE_SUCCEEDED:
@@ -76,7 +76,7 @@ class Dialled:
                 end.failed_handshakes += 1
         return False
 
-    def why_lost(self, end: End, why: str) -> str:
+    def why_lost(self, end: LinkEnd, why: str) -> str:
         """The reason for the loss of a link, with advice if its handshake has failed."""
         if not end.failed_handshakes or end.link.session:
             return why
@@ -88,7 +88,7 @@ class Dialled:
             f"handshake fails: is it a worker, {with_keys}? Does it run, or is it stopped?"
         )
 
-    def name(self, end: End, name: str) -> tuple[str, str]:
+    def name(self, end: LinkEnd, name: str) -> tuple[str, str]:
         """Rename a link that was dialled with `anybody`.
 
         Returns:
@@ -117,7 +117,7 @@ class Dialled:
             self._leave(end)
         self.ends.clear()
 
-    def _leave(self, end: End) -> None:
+    def _leave(self, end: LinkEnd) -> None:
         if end.socket is None:
             return
         self._events(end)  # it may have been disconnected

@@ -26,7 +26,7 @@ from monarch._src.net.streams.sockets import (
     CannotConnect,
     Connector,
     Opener,
-    Place,
+    ServerAddress,
     Through,
 )
 from monarch._src.wire.msgpack_text import UNREADABLE
@@ -39,7 +39,7 @@ _LEAST_S, _LONGEST_S = 0.1, 60.0
 class Invitation(msgspec.Struct, frozen=True, array_like=True):
     """Connect to that place within some seconds, and show the ticket to that incarnation."""
 
-    place: Place
+    place: ServerAddress
     incarnation: bytes
     ticket: bytes
     within_s: float
@@ -95,21 +95,21 @@ class Dialling:
                 self._server = TcpServer(self._requests)
             return self._server
 
-    def _place(self, bind: str, told: list[str], *, sealed: bool) -> Place:
+    def _place(self, bind: str, told: list[str], *, sealed: bool) -> ServerAddress:
         try:
             return self._served().place(bind, told, sealed=sealed)
         except OSError as error:
-            return Place([], why=f"{self._host} could not listen at {bind}: {error}")
+            return ServerAddress([], why=f"{self._host} could not listen at {bind}: {error}")
 
     # --- as the owner -----------------------------------------------------------------------------
 
-    def serve(self, peer: str) -> Place:
+    def serve(self, peer: str) -> ServerAddress:
         """Start to serve that node: the place for it to dial, or the reason why it may not."""
         if self._is_near(peer):
             return self._place(LOOPBACK, [LOOPBACK], sealed=False)
         bind, told = self._serves_at()
         if not told:
-            return Place([], why=f"other hosts do not dial {self._host}, where the client "
+            return ServerAddress([], why=f"other hosts do not dial {self._host}, where the client "
                          "runs")  # fmt: skip
         return self._place(bind, told, sealed=self._seals())
 
@@ -133,7 +133,7 @@ class Dialling:
     # --- as the process that wants bytes ----------------------------------------------------------
 
     def connector(
-        self, said: Place, ask_to_come: Callable[[bytes, float], bytes], peer: str = ""
+        self, said: ServerAddress, ask_to_come: Callable[[bytes, float], bytes], peer: str = ""
     ) -> Connector:
         """How to reach an owner whose answer to `serve` was `said`; `peer` is its node.
 
@@ -171,7 +171,7 @@ class _Invited:
     """A `Connector` that asks the owner to connect to this process."""
 
     def __init__(
-        self, server: TcpServer, place: Place, incarnation: bytes,
+        self, server: TcpServer, place: ServerAddress, incarnation: bytes,
         ask_to_come: Callable[[bytes, float], bytes],
     ) -> None:  # fmt: skip
         self._server = server

@@ -42,7 +42,7 @@ from monarch._src.net.streams.protocol import (
 from monarch._src.net.streams.sockets import (
     SECRET_BYTES,
     Opener,
-    Place,
+    ServerAddress,
     admit,
     dial,
     listen,
@@ -51,7 +51,7 @@ from monarch._src.net.streams.sockets import (
 from monarch._src.rate_limited_log import Tally
 from monarch._src.wire.encryption import same_secret
 
-log = logging.getLogger("monarch.data")
+log = logging.getLogger("monarch.net")
 _NO_ROOM_S = 0.05
 
 
@@ -85,7 +85,7 @@ class TcpServer:
         self._listeners: dict[tuple[str, bool], tuple[socket.socket, threading.Thread]] = {}
         self._expected: dict[bytes, Expected] = {}  # by ticket
 
-    def place(self, host: str, told: Sequence[str], *, sealed: bool) -> Place:
+    def place(self, host: str, told: Sequence[str], *, sealed: bool) -> ServerAddress:
         """Listen at that address, unless the server does already. Returns the place to announce.
 
         Raises:
@@ -94,7 +94,7 @@ class TcpServer:
         at = host, sealed
         with self._lock:
             if self._closed:
-                return Place([], why="it has left its session")
+                return ServerAddress([], why="it has left its session")
             if at not in self._listeners:
                 listener = listen(host)
                 acceptor = threading.Thread(
@@ -104,7 +104,7 @@ class TcpServer:
                 self._listeners[at] = listener, acceptor
                 acceptor.start()
             port = self._listeners[at][0].getsockname()[1]
-        return Place(list(told), port, self._secret, sealed=sealed)
+        return ServerAddress(list(told), port, self._secret, sealed=sealed)
 
     def _accept(self, listener: socket.socket, sealed: bool) -> None:
         while True:
@@ -200,7 +200,7 @@ class TcpServer:
 
     def call(
         self,
-        place: Place,
+        place: ServerAddress,
         incarnation: bytes,
         ticket: bytes,
         deadline: float,

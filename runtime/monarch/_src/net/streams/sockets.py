@@ -47,7 +47,7 @@ class CannotConnect(ConnectionError):
         self.remedy = remedy
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class ServerAddress(msgspec.Struct, frozen=True, array_like=True):
     """Where a process serves: addresses to try in order; or none, and the reason."""
 
     hosts: list[str]
@@ -66,10 +66,10 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
         """See `dial`."""
         return dial(self, deadline)
 
-    def found_at(self, host: str) -> Place:
+    def found_at(self, host: str) -> ServerAddress:
         """The same, with that address tried first."""
         others = [other for other in self.hosts if other != host]
-        return Place([host, *others], self.port, self.secret, self.why, self.sealed)
+        return ServerAddress([host, *others], self.port, self.secret, self.why, self.sealed)
 
 
 class Connector(Protocol):
@@ -110,7 +110,7 @@ def listen(host: str) -> socket.socket:
 class Through:
     """A `Connector` to that place by an opener, such as a tunnel."""
 
-    def __init__(self, place: Place, opener: Opener) -> None:
+    def __init__(self, place: ServerAddress, opener: Opener) -> None:
         self._place = place
         self._opener = opener
 
@@ -127,7 +127,7 @@ class Through:
         return dial(self._place, deadline, self._opener)
 
 
-def dial(place: Place, deadline: float, opener: Opener | None = None) -> Connection:
+def dial(place: ServerAddress, deadline: float, opener: Opener | None = None) -> Connection:
     """An authenticated connection to the process that serves at that place.
 
     Raises:
@@ -172,7 +172,7 @@ def _connected(host: str, port: int, deadline: float, opener: Opener | None) -> 
     return connection
 
 
-def _introduced(connection: socket.socket, place: Place) -> Connection:
+def _introduced(connection: socket.socket, place: ServerAddress) -> Connection:
     hello = bytearray(len(_GREETING) + _NONCE)
     if not received(connection, memoryview(hello)) or not hello.startswith(_GREETING):
         raise StrangerError("the process that listens there is not a peer")

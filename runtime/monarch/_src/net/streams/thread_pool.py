@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from monarch._src.net.local.interrupt import uninterrupted
 
-log = logging.getLogger("monarch.data")
+log = logging.getLogger("monarch.net")
 IDLE_S = 1.0
 MOST = 16
 

@@ -47,7 +47,7 @@ from monarch._src.net.streams.protocol import (
     STALE,
     PartRequest,
 )
-from monarch._src.net.streams.sockets import Connector, Opener, Place
+from monarch._src.net.streams.sockets import Connector, Opener, ServerAddress
 from monarch._src.net.streams.thread_pool import Pool
 from monarch._src.payload.hosts.server import PartRequests
 from monarch._src.payload.outgoing import OutgoingPayloads
@@ -57,7 +57,7 @@ from monarch._src.wire.ids import host_of_site
 from monarch._src.wire.messages import AskBulk, BulkAt
 from monarch._src.wire.msgpack_text import UNREADABLE
 
-log = logging.getLogger("monarch.data")
+log = logging.getLogger("monarch.payload")
 CONNECTIONS = min(4, max(2, os.cpu_count() or 1))  # to one site
 UNDER_WAY = 2  # requests on one connection
 TRY_S = 10.0  # for the first connection to a site, and no more than a third of liveness
@@ -163,7 +163,7 @@ class Bulk:
         """
         said = self._question(site, b"", deadline)
         try:
-            place = msgspec.msgpack.decode(said.body, type=Place)
+            place = msgspec.msgpack.decode(said.body, type=ServerAddress)
         except UNREADABLE as error:
             raise ConnectionError(f"its gateway sent an unreadable answer: {error}") from None
 
@@ -220,7 +220,7 @@ class Bulk:
             self._terms.post(partial(said, body))
 
         if not settings().rdma_allow_tcp_fallback:
-            said(msgspec.msgpack.encode(OFF if message.body else Place([], why=OFF)))
+            said(msgspec.msgpack.encode(OFF if message.body else ServerAddress([], why=OFF)))
         elif message.body:
             self._coming.submit(come)  # connecting blocks until the other side answers
         else:
@@ -458,7 +458,7 @@ class _Site:
             if self._closed:
                 connection.close()
                 raise ConnectionError("the site was closed")
-            if isinstance(reached[0], Place):  # remember which of several addresses worked
+            if isinstance(reached[0], ServerAddress):  # remember which of several addresses worked
                 self._reached = reached[0].found_at(connection.host), reached[1]
             self._was_up = True
             self._connections.add(connection)

@@ -17,7 +17,7 @@ from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_
 from types import SimpleNamespace
 from typing import Any
 
-log = logging.getLogger("monarch.data")
+log = logging.getLogger("monarch.rdma")
 LIBRARY = "libcuda.so.1"
 IPC_HANDLE_BYTES, UUID_BYTES = 64, 16
 LAZY_PEER_ACCESS = 1  # the only flag of cuIpcOpenMemHandle

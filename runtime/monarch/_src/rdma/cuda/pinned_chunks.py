@@ -24,7 +24,7 @@ from monarch._src.rdma.cuda.devices import Devices, Stream
 from monarch._src.rdma.cuda.driver import GpuError, logged
 from monarch._src.rdma.memory import Memory
 
-log = logging.getLogger("monarch.data")
+log = logging.getLogger("monarch.rdma")
 HALF_BYTES = 1 << 21
 MOST_IDLE = 8
 

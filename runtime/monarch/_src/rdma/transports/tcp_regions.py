@@ -29,7 +29,7 @@ from monarch._src.rdma.cuda.driver import CudaError, GpuError
 from monarch._src.rdma.memory import Device, view_of
 from monarch._src.rdma.regions import Held, Regions
 
-log = logging.getLogger("monarch.data")
+log = logging.getLogger("monarch.rdma")
 _LAST = 1 << 12  # bytes of a READ that are sent after the region is released
 
 

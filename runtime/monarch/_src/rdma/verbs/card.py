@@ -20,7 +20,7 @@ from monarch._src.rdma.memory import Memory, span_of_root
 from monarch._src.rdma.shared_segments import segment_of
 from monarch._src.rdma.transports.base import TransportFailed
 from monarch._src.rdma.verbs import sysfs
-from monarch._src.rdma.verbs.device_choice import Place, choose
+from monarch._src.rdma.verbs.device_choice import ChosenPort, choose
 from monarch._src.rdma.verbs.protocol import Ends
 from monarch._src.rdma.verbs.pyverbs import verbs
 
@@ -42,7 +42,7 @@ class Card:
         place, reason = choose(sysfs.devices())
         if place is None:
             raise TransportFailed(reason)
-        self.place: Place = place
+        self.place: ChosenPort = place
         self.verbs = verbs()
         self.context, self.domain, self.limits = self.verbs.open(place.device, place.port)
         self._own: dict[tuple[int, bool], tuple[weakref.ref[Any], Any, int, int]] = {}

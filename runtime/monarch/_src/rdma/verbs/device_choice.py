@@ -85,7 +85,7 @@ class Device(msgspec.Struct, frozen=True):
         return EFA if self.driver == "efa" else RC
 
 
-class Place(msgspec.Struct, frozen=True):
+class ChosenPort(msgspec.Struct, frozen=True):
     """The chosen card, port and address."""
 
     device: str
@@ -101,9 +101,9 @@ class Place(msgspec.Struct, frozen=True):
         return f"{self.device} port {self.port} ({how})"
 
 
-def choose(devices: Iterable[Device]) -> tuple[Place | None, str]:
+def choose(devices: Iterable[Device]) -> tuple[ChosenPort | None, str]:
     """The best place; or None, and the reasons against each card."""
-    found: list[tuple[tuple[int, float, str, int], Place]] = []
+    found: list[tuple[tuple[int, float, str, int], ChosenPort]] = []
     reasons: list[str] = []
     for device in devices:
         if not device.nature.driven:
@@ -116,7 +116,7 @@ def choose(devices: Iterable[Device]) -> tuple[Place | None, str]:
                 if gid is None:
                     reasons.append(f"{device.name} port {port.number}: {reason}")
                     continue
-                place = Place(device.name, port.number, port.link_layer, port.lid, gid)
+                place = ChosenPort(device.name, port.number, port.link_layer, port.lid, gid)
                 ethernet = int(port.link_layer != "InfiniBand")
                 found.append(((ethernet, -port.gbps, device.name, port.number), place))
     if found:
@@ -140,7 +140,7 @@ def gid_of(port: Port) -> tuple[Gid | None, str]:
     return min(gids, key=lambda gid: gid.rank), ""
 
 
-def why_not_together(ours: Place, link_layer: str, kind: str) -> str:
+def why_not_together(ours: ChosenPort, link_layer: str, kind: str) -> str:
     """Why the local card cannot reach a port of that kind; empty if it can."""
     if ours.link_layer != link_layer:
         return f"our card is on {ours.link_layer}, theirs on {link_layer}"

@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from monarch._src.rdma.handle import Owner
-from monarch._src.rdma.verbs.device_choice import Place
+from monarch._src.rdma.verbs.device_choice import ChosenPort
 from monarch._src.wire.msgpack_text import UNREADABLE
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ class Ends(msgspec.Struct, frozen=True, array_like=True):
     have open in each direction.
     """
 
-    place: Place
+    place: ChosenPort
     mtu: int
     reads_out: int
     reads_in: int

@@ -10,11 +10,11 @@ import os
 from pathlib import Path
 
 from monarch._src.rdma.verbs.device_choice import (
+    ChosenPort,
     Device,
     Gid,
     GidKind,
     LinkLayer,
-    Place,
     Port,
     choose,
 )
@@ -34,7 +34,7 @@ def present(root: Path = CLASS) -> bool:
         return False
 
 
-def usable_here() -> tuple[Place | None, str, str]:
+def usable_here() -> tuple[ChosenPort | None, str, str]:
     """The port to use; or None, the reason and a remedy. Does not import pyverbs."""
     if not present():
         return None, "no RDMA device in this kernel", ""

@@ -69,7 +69,7 @@ def process_words(pid: int, program: str, host: str) -> str:
     return f"process {pid} ({program}) on {host}" if program else f"process {pid} on {host}"
 
 
-class End(msgspec.Struct, frozen=True):
+class EndSession(msgspec.Struct, frozen=True):
     """Stop everything, then end."""
 
     why: str
@@ -106,7 +106,7 @@ class WriteRecord(msgspec.Struct, frozen=True):
     """The session's record for other processes has changed."""
 
 
-Action: TypeAlias = End | ReleaseClient | Evict | Grant | Refuse | WriteRecord
+Action: TypeAlias = EndSession | ReleaseClient | Evict | Grant | Refuse | WriteRecord
 
 
 class Lease:
@@ -236,7 +236,7 @@ class Lease:
 
     def _end(self, why: str, now: float) -> list[Action]:
         self._move(LeaseState.ENDING, now)
-        return [End(why)]
+        return [EndSession(why)]
 
     def _move(self, state: LeaseState, now: float) -> None:
         assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"

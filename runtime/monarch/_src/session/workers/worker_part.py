@@ -38,7 +38,7 @@ from monarch._src.payload.host_fetcher import Fetcher, Segments
 from monarch._src.payload.host_server import send_piece
 from monarch._src.payload.hosts.client import Bulk, Terms
 from monarch._src.session import records
-from monarch._src.session.state.lease import End
+from monarch._src.session.state.lease import EndSession
 from monarch._src.session.workers.detached_meshes import DetachedMeshes
 from monarch._src.session.workers.state.tenancy import (
     Action,
@@ -455,7 +455,7 @@ class WorkerHost:
                     self._clear(tenant, why)
                 case Drop(tenant, request):
                     self._drop_tenant(tenant, request)
-                case End(why):
+                case EndSession(why):
                     tenant = self._tenancy.tenant
                     if tenant is not None:
                         self._clear(tenant, why)

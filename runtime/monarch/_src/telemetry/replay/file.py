@@ -23,7 +23,7 @@ from monarch._src.telemetry.replay.state import layout
 from monarch._src.telemetry.sql.collect import Collected
 from monarch._src.telemetry.sql.engine import (
     MEMORY_MB,
-    Answer,
+    ResultRows,
     check_select,
     duckdb_module,
     engine,
@@ -169,7 +169,9 @@ def query_file(
     return QueryResult(answer.columns, answer.types, answer.rows, missing)
 
 
-def _answer_from(path: str, sql: str, at: float | None) -> tuple[Answer, tuple[MissingRows, ...]]:
+def _answer_from(
+    path: str, sql: str, at: float | None
+) -> tuple[ResultRows, tuple[MissingRows, ...]]:
     """The rows and the missing ones. Runs in the process of the engine."""
     duckdb = duckdb_module()
     connection = _opened(duckdb, path, engine().memory_mb)

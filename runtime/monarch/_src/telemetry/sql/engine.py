@@ -44,7 +44,7 @@ _FIRST_MARK = 0xE000  # of the private use area of Unicode, which text rarely ha
 
 
 @dataclass(frozen=True)
-class Answer:
+class ResultRows:
     """The result of a query: its columns with DuckDB's types, and its rows."""
 
     columns: tuple[str, ...]
@@ -100,7 +100,7 @@ class Engine:
         sql: str,
         tables: Mapping[str, Mapping[str, Sequence[Cell]]],
         most: int | None = None,
-    ) -> Answer:
+    ) -> ResultRows:
         """Run a query on these tables, which are given by columns; other columns are NULL.
 
         Raises:
@@ -118,7 +118,7 @@ class Engine:
             connection.execute("ROLLBACK")
 
 
-def fetched(cursor: Any, most: int | None = None) -> Answer:
+def fetched(cursor: Any, most: int | None = None) -> ResultRows:
     """All rows of a cursor of DuckDB.
 
     Raises:
@@ -137,7 +137,7 @@ def fetched(cursor: Any, most: int | None = None) -> Answer:
         raise QueryError(f"the answer has more than {most} rows; add a LIMIT or conditions")
     described = cursor.description or ()
     names = tuple(str(column[0]) for column in described)
-    return Answer(names, tuple(str(column[1]) for column in described), tuple(rows))
+    return ResultRows(names, tuple(str(column[1]) for column in described), tuple(rows))
 
 
 def load(connection: Any, target: str, table: Table, columns: Mapping[str, Sequence[Cell]]) -> None:
@@ -330,6 +330,6 @@ def find_needs(sql: str) -> dict[str, Need]:
 
 def run_on(
     sql: str, tables: Mapping[str, Mapping[str, Sequence[Cell]]], most: int | None
-) -> Answer:
+) -> ResultRows:
     """`Engine.run` of this process's engine."""
     return engine().run(sql, tables, most)

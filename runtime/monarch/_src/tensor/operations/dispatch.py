@@ -3,8 +3,6 @@
 Runs in: the client, on the thread that runs the operation. An operation that was run before with
 tensors of the same metas takes the short path: the dispatcher finds it in the cache, records an
 instruction, and makes the wrappers of the results.
-Local tensors become tensors of the mesh on their way (`lift`); code that needs values, such as
-`loss.item()`, is refused, or reads the first rank.
 Invariants: an operation that raises here has recorded nothing.
 """
 
@@ -15,20 +13,21 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from monarch._src.config import settings
 from monarch._src.tensor import methods
 from monarch._src.tensor.active_mesh import active_channel, first_on_gpus, set_dispatch
 from monarch._src.tensor.channels.channel import Channel, two_channels
 from monarch._src.tensor.devices import check_device
-from monarch._src.tensor.fetching import inspect
-from monarch._src.tensor.operations.kinds import new_kind, own_kind
+from monarch._src.tensor.operations.kinds import new_kind
+from monarch._src.tensor.operations.local_values import (
+    MOST_LIFTED_BYTES,
+    lift,
+    values_of_first_rank,
+)
 from monarch._src.tensor.operations.operation import Operation, operation_of
 from monarch._src.tensor.operations.result_metas import (
-    CPU,
     META,
     Output,
     check_cast,
-    metas,
     outputs_of,
     run_on_meta,
     stand_in,
@@ -43,41 +42,8 @@ from monarch._src.tensor.tensor_errors import (
     local_written,
     too_large,
     unusable,
-    value_needed,
 )
 from monarch._src.tensor.torch_modules import TorchTensor, pytree, torch, without_modes
-
-
-def values_of_first_rank(obj: Any, name: str) -> Any:
-    """The values of tensors on the first rank of their mesh, as local tensors.
-
-    `obj`: as for `fetch_shard`. `name`: the operation that needs them.
-
-    Raises:
-        RuntimeError: `configure(tensor_item="fetch")` is not set; a compiled function is recorded.
-        RemoteException, SupervisionError: as `fetch_shard`.
-    """
-    if settings().tensor_item != "fetch":
-        raise value_needed(name)
-    return inspect(obj)
-
-
-MOST_LIFTED_BYTES = 1 << 16
-
-
-def lift(channel: Channel, local: Any, site: int) -> Tensor:
-    """Send the values of a local tensor to every rank; the result is contiguous."""
-    with without_modes(), torch.no_grad():
-        plain = local.detach().cpu().contiguous()
-        # An axis of size 1 may have any stride, which reshape(-1) keeps and view refuses.
-        plain = plain.as_strided(plain.shape, torch.empty(plain.shape, device="meta").stride())
-        data = plain.reshape(-1).view(torch.uint8).numpy().tobytes()
-        dtype, shape, strides = plain.dtype, tuple(plain.shape), tuple(plain.stride())
-    kind = own_kind("monarch::lift", dtype, shape)
-    number = channel.record(kind, (), (data,), site, len(data))
-    meta = metas.of(shape, strides, 0, dtype, CPU, len(data))
-    return wrap(Handle(number, meta, Storage(), channel))
-
 
 MOST_ENTRIES = 1 << 16
 _NUMBERS = frozenset((int, float, bool, complex))

@@ -13,8 +13,8 @@ from monarch._src.debug.dap.state.bridges import (
     ENDED,
     Action,
     BridgeTable,
-    Command,
     Notify,
+    SendToRank,
 )
 from monarch._src.wire.messages import (
     AskBridge,
@@ -43,7 +43,7 @@ def ask(table: BridgeTable, opens: bool, who: str = "me", number: int = 1) -> li
 def opened(table: BridgeTable, who: str = "me") -> int:
     """A bridge that is open, and its number."""
     (order,) = ask(table, True, who)
-    assert isinstance(order, Command)
+    assert isinstance(order, SendToRank)
     assert isinstance(order.message, SetBridge)
     number = order.message.bridge
     assert table.on_bridge_set(PLACE, BridgeSet(number, True, "")) == [
@@ -55,7 +55,7 @@ def opened(table: BridgeTable, who: str = "me") -> int:
 def test_bytes_pass_between_the_two_and_nobody_else(table: BridgeTable) -> None:
     number = opened(table)
     said = BridgeBytes(*PLACE, number, b"x")
-    assert table.on_console_bytes("me", said) == [Command(PLACE, said)]
+    assert table.on_console_bytes("me", said) == [SendToRank(PLACE, said)]
     assert table.on_console_bytes("other", said) == []
     assert table.on_console_bytes("me", BridgeBytes(*PLACE, number + 1, b"x")) == []
     assert table.on_rank_bytes(PLACE, BridgeBytes(0, 0, number, b"y")) == [
@@ -75,12 +75,12 @@ def test_a_rank_has_one_bridge_at_a_time(table: BridgeTable) -> None:
 
 def test_who_asks_while_one_closes_gets_the_next(table: BridgeTable) -> None:
     number = opened(table)
-    assert ask(table, False, number=2) == [Command(PLACE, SetBridge(number, False))]
+    assert ask(table, False, number=2) == [SendToRank(PLACE, SetBridge(number, False))]
     assert ask(table, True, "other", 3) == []
     told = table.on_bridge_set(PLACE, BridgeSet(number, False, ""))
     assert told == [
         Notify("me", BridgeAnswered(2, *PLACE, 0, "")),
-        Command(PLACE, SetBridge(number + 1, True)),
+        SendToRank(PLACE, SetBridge(number + 1, True)),
     ]
 
 
@@ -95,7 +95,7 @@ def test_one_that_is_closed_before_it_is_open_answers_both(table: BridgeTable) -
     ask(table, True)
     first, order = ask(table, False, number=2)
     assert first == Notify("me", BridgeAnswered(1, *PLACE, 0, CLOSED_MEANWHILE))
-    assert order == Command(PLACE, SetBridge(1, False))
+    assert order == SendToRank(PLACE, SetBridge(1, False))
     assert table.on_bridge_set(PLACE, BridgeSet(1, True, "")) == []
     assert len(table.on_bridge_set(PLACE, BridgeSet(1, False, ""))) == 1
 
@@ -111,14 +111,14 @@ def test_the_end_of_a_process_is_told_and_answered(table: BridgeTable) -> None:
 def test_a_console_that_is_gone_leaves_no_debugger_behind(table: BridgeTable) -> None:
     number = opened(table)
     assert table.on_console_gone("other") == []
-    assert table.on_console_gone("me") == [Command(PLACE, SetBridge(number, False))]
+    assert table.on_console_gone("me") == [SendToRank(PLACE, SetBridge(number, False))]
     assert table.on_bridge_set(PLACE, BridgeSet(number, False, "")) == []
     assert not table.bridges
 
 
 def test_a_process_that_begins_later_is_told_then(table: BridgeTable) -> None:
     ask(table, True)
-    assert table.on_proc_connected(PLACE) == [Command(PLACE, SetBridge(1, True))]
+    assert table.on_proc_connected(PLACE) == [SendToRank(PLACE, SetBridge(1, True))]
     table.on_bridge_set(PLACE, BridgeSet(1, True, ""))
     assert table.on_proc_connected(PLACE) == []
 

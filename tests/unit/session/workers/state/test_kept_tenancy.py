@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from monarch._src.session.state.lease import End
+from monarch._src.session.state.lease import EndSession
 from monarch._src.session.workers.state.tenancy import (
     Clear,
     Drop,
@@ -190,6 +190,6 @@ def test_whatever_happens_one_client_at_a_time_has_it_and_their_numbers_only_gro
                     clearing = False
                 case Refuse():
                     pass
-                case End():
+                case EndSession():
                     pytest.fail("nobody has told it to end")
         assert tenancy.holder == holder

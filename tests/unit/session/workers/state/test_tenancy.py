@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from monarch._src.session.state.lease import End
+from monarch._src.session.state.lease import EndSession
 from monarch._src.session.workers.state.tenancy import (
     Clear,
     Drop,
@@ -94,7 +94,7 @@ def test_it_ends_when_it_is_told_to_and_refuses_who_waits_or_asks() -> None:
     tenancy = held_by_ann()
     tenancy.released("ann", 1)
     tenancy.asked(BOB)
-    assert tenancy.told_to_end("SIGTERM") == [Refuse(BOB, "it is ending"), End("SIGTERM")]
+    assert tenancy.told_to_end("SIGTERM") == [Refuse(BOB, "it is ending"), EndSession("SIGTERM")]
     assert tenancy.told_to_end("SIGTERM") == []
     assert tenancy.asked(CARL) == [Refuse(CARL, "it is ending")]
     assert tenancy.cleared() == []
@@ -144,6 +144,6 @@ def test_whatever_happens_each_who_asks_is_answered_once_and_one_at_a_time_has_i
                     assert clearing
                     assert tenant.node == holder
                     holder, clearing = "", False
-                case End():
+                case EndSession():
                     pytest.fail("nobody has told it to end")
         assert tenancy.holder == ("" if clearing else holder)

@@ -50,14 +50,14 @@ class Notify(msgspec.Struct, frozen=True):
     message: BridgeAnswered | BridgeBytes | BridgeClosed
 
 
-class Command(msgspec.Struct, frozen=True):
+class SendToRank(msgspec.Struct, frozen=True):
     """Send a message to a rank."""
 
     place: Place
     message: SetBridge | BridgeBytes
 
 
-Action: TypeAlias = Notify | Command
+Action: TypeAlias = Notify | SendToRank
 RequestId: TypeAlias = "tuple[str, int]"  # a console and its request number
 
 
@@ -115,7 +115,7 @@ class BridgeTable:
     def _begin(self, place: Place, request: RequestId) -> list[Action]:
         number = next(self._numbers)
         self.bridges[place] = Bridge(place, number, request[0], request)
-        return [Command(place, SetBridge(number, True))]
+        return [SendToRank(place, SetBridge(number, True))]
 
     def _close(self, place: Place, request: RequestId) -> list[Action]:
         bridge = self.bridges.get(place)
@@ -132,14 +132,14 @@ class BridgeTable:
             actions.append(_answer(bridge.place, bridge.opener, 0, CLOSED_MEANWHILE))
             bridge.opener = None
         bridge.phase = Phase.CLOSING
-        return [*actions, Command(bridge.place, SetBridge(bridge.number, False))]
+        return [*actions, SendToRank(bridge.place, SetBridge(bridge.number, False))]
 
     def on_console_bytes(self, console: str, message: BridgeBytes) -> list[Action]:
         """Relay bytes from a console to the debugger of its rank."""
         bridge = self._find(message.mesh, message.rank, message.bridge)
         if bridge is None or bridge.console != console or bridge.phase is not Phase.OPEN:
             return []
-        return [Command(bridge.place, message)]
+        return [SendToRank(bridge.place, message)]
 
     def on_console_gone(self, console: str) -> list[Action]:
         """Close the bridges of a console that has disconnected."""
@@ -149,7 +149,7 @@ class BridgeTable:
                 bridge.next_one = None
             if bridge.console == console:
                 actions += self._end(bridge)
-        return [one for one in actions if isinstance(one, Command)]  # not to the console
+        return [one for one in actions if isinstance(one, SendToRank)]  # not to the console
 
     # --- from procs -------------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class BridgeTable:
         bridge = self.bridges.get(place)
         if bridge is None or bridge.phase is Phase.OPEN:
             return []
-        return [Command(place, SetBridge(bridge.number, bridge.phase is Phase.OPENING))]
+        return [SendToRank(place, SetBridge(bridge.number, bridge.phase is Phase.OPENING))]
 
     def on_bridge_set(self, place: Place, message: BridgeSet) -> list[Action]:
         """The debugger of a rank was loaded or unloaded."""

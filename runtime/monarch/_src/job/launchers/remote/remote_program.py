@@ -59,7 +59,7 @@ class Started(msgspec.Struct, frozen=True):
     others: list[str]
 
 
-class End(msgspec.Struct, frozen=True):
+class EndWorker(msgspec.Struct, frozen=True):
     """End that worker, and remove its files."""
 
     pid: int
@@ -214,7 +214,7 @@ def _copy_log(log: Path) -> None:
 
 
 def _end(said: bytes) -> None:
-    asked = msgspec.json.decode(said, type=End)
+    asked = msgspec.json.decode(said, type=EndWorker)
     directory = Path(asked.directory)
     if not directory.name.startswith(local_workers.PREFIX):
         raise ValueError(f"{directory} is not a directory of a job")

@@ -27,7 +27,7 @@ from monarch._src.errors import HostUnreachableError, JobError
 from monarch._src.job import paths as directory
 from monarch._src.job.health_check import PART_OF_LIVENESS, silent
 from monarch._src.job.launchers.remote import remote_shell
-from monarch._src.job.launchers.remote.remote_program import KEEP, Done, End, Start, Started
+from monarch._src.job.launchers.remote.remote_program import KEEP, Done, EndWorker, Start, Started
 from monarch._src.job.launchers.ssh.session import Conversation
 from monarch._src.job.trait import JobState, JobTrait, check_names, checked_env
 from monarch._src.net.hosts import keys
@@ -300,7 +300,7 @@ class SSHJob(JobTrait):
         left: list[SSHWorker] = []
         with self._conversations([one.host for one in ending], "end") as talks:
             for talk, one in zip(talks, ending, strict=True):
-                asked = End(one.pid, one.began, one.session, one.directory)
+                asked = EndWorker(one.pid, one.began, one.session, one.directory)
                 talk.send(msgspec.json.encode(asked) + b"\n")
             until = time.monotonic() + START_S
             for talk, one in zip(talks, ending, strict=True):

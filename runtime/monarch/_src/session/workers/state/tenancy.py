@@ -32,7 +32,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from monarch._src.session.state.lease import End, process_words
+from monarch._src.session.state.lease import EndSession, process_words
 
 
 class TenancyState(enum.Enum):
@@ -131,7 +131,7 @@ class Drop(msgspec.Struct, frozen=True):
     request: int
 
 
-Action: TypeAlias = Grant | Resume | ReleaseClient | Evict | Refuse | Clear | Drop | End
+Action: TypeAlias = Grant | Resume | ReleaseClient | Evict | Refuse | Clear | Drop | EndSession
 
 
 class Tenancy:
@@ -241,7 +241,7 @@ class Tenancy:
             return []
         self._move(_S.ENDING)
         waiting, self._waiting = self._waiting, []
-        return [*(Refuse(client, "it is ending") for client in waiting), End(why)]
+        return [*(Refuse(client, "it is ending") for client in waiting), EndSession(why)]
 
     # --- questions ----------------------------------------------------------------------------
 

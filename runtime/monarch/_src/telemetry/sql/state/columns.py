@@ -28,7 +28,7 @@ class Column(msgspec.Struct, frozen=True):
     doc: str
 
 
-class Place(msgspec.Struct, frozen=True):
+class ProcessColumns(msgspec.Struct, frozen=True):
     """The columns that name the process of a row: the uid and name of its mesh, and its rank.
 
     An agent asks only the processes that conditions on these columns leave.
@@ -45,7 +45,7 @@ class Table(msgspec.Struct, frozen=True, dict=True):
     name: str
     doc: str
     source: Source
-    place: Place | None
+    place: ProcessColumns | None
     sent: tuple[Column, ...]
 
     @property
@@ -72,4 +72,4 @@ MESH = (
     Column("mesh", "VARCHAR", "the name of the proc mesh; `client` for the client"),
     Column("rank", "BIGINT", "the rank in the proc mesh; 0 for the client"),
 )
-PLACE = Place("mesh_id", "mesh", "rank")
+PLACE = ProcessColumns("mesh_id", "mesh", "rank")

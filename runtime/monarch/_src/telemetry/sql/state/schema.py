@@ -14,14 +14,14 @@ from monarch._src.telemetry.sql.state.columns import (
     MESH,
     PLACE,
     Column,
-    Place,
+    ProcessColumns,
     Source,
     Table,
     Type,
 )
 from monarch._src.telemetry.sql.state.history_tables import HISTORY_TABLES
 
-__all__ = ["ADDED", "TABLES", "Column", "Place", "Source", "Table", "Type", "column_names"]
+__all__ = ["ADDED", "TABLES", "Column", "ProcessColumns", "Source", "Table", "Type", "column_names"]
 
 HOSTS = Table(
     "hosts", "The hosts, each with its agent.", Source.AGENT, None,
@@ -77,7 +77,7 @@ MESHES = Table(
 
 ACTORS = Table(
     "actors", "The actors of all ranks and of the client, each a row.", Source.PROCESSES,
-    Place("proc_mesh_id", "proc_mesh", "proc_rank"),
+    ProcessColumns("proc_mesh_id", "proc_mesh", "proc_rank"),
     (
         Column("id", "UBIGINT", "a number for this actor"),
         Column("timestamp_us", "BIGINT", "when it was made; NULL if that is forgotten"),
@@ -111,7 +111,7 @@ ATTRIBUTES = Table(
 
 CALLS = Table(
     "calls", "Calls in flight at their callers: a row for each rank that has not answered.",
-    Source.PROCESSES, Place("caller_mesh_id", "caller_mesh", "caller_rank"),
+    Source.PROCESSES, ProcessColumns("caller_mesh_id", "caller_mesh", "caller_rank"),
     (
         Column("caller", "VARCHAR", "the node that called"),
         Column("caller_mesh_id", "UBIGINT", "the uid of its proc mesh"),
