@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.interactiveshell import InteractiveShell
 
 import monarch.actor
-from monarch import observe
+from monarch import frontend, observe
 from monarch.observe import Stacks
 from monarch.session import import_ahead
 from monarch_jupyter.cells.displays import Displays, redirect, share_displays
@@ -73,8 +73,8 @@ class Extension:
             undo.callback(share_cell_names, None)
             cells = Cells(self._shell)
             self._on("pre_run_cell", cells.begin, undo)
-            observe.number_calls(cells.origin_now)
-            undo.callback(observe.number_calls, None)
+            frontend.number_calls(cells.origin_now)
+            undo.callback(frontend.number_calls, None)
             store = self._open_store(undo)
             displays = self._start_displays(cells, store, undo)
             router = self._start_output(cells, store, undo)
@@ -165,8 +165,8 @@ class Extension:
         self._on("post_run_cell", displays.flush, undo)
         share_displays(displays)
         undo.callback(share_displays, None)
-        observe.accompany_actors(displays.route)
-        undo.callback(observe.accompany_actors, None)
+        frontend.accompany_actors(displays.route)
+        undo.callback(frontend.accompany_actors, None)
         redirect(observe.meshes())
         return displays
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 
-from monarch import observe, session
+from monarch import frontend, session
 from monarch.actor import ActorMesh, ProcMesh
 from monarch.session import AttachedSession, SessionError
 from monarch_jupyter.actions.run_cell import ACTOR_NAME, adopt_cells
@@ -40,7 +40,7 @@ def attach(name: str | None = None, *, take: bool = False) -> AttachedSession:
 def bind(mesh: ProcMesh | ActorMesh, namespace: MutableMapping[str, object]) -> str:
     """Bind a mesh to its name and return a line about it. Never replaces another variable."""
     if isinstance(mesh, ActorMesh):
-        target = observe.call_target_of(mesh)
+        target = frontend.call_target_of(mesh)
         name, what = target.name, f"{target.class_name} on {target.procs.name}"
         if name in (ACTOR_NAME, RELOADER_NAME):
             return ""  # actors of the extension: they run cells and reload modules

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 
 from monarch.actor import ProcMesh
-from monarch_jupyter.actions.spawn import request_of, spawn_request
+from monarch_jupyter.actions.spawn import spawn_request
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.meshes.registry import as_spawned, find_mesh
+from monarch_jupyter.meshes.spawn_requests import request_of
 from monarch_jupyter.rendering.units import count
 
 
@@ -40,18 +41,6 @@ def restart(mesh: ProcMesh, namespace: MutableMapping[str, object]) -> str:
         namespace[name] = new
     gone = f"; spawn its actors again: {', '.join(actors)}" if actors else ""
     return f"restarted {request.name}: {count(len(new), 'new process', 'new processes')}{gone}"
-
-
-def can_restart(mesh: ProcMesh) -> bool:
-    """Whether `restart` knows how that mesh was spawned."""
-    request = request_of(mesh)
-    return request is not None and not request.keep
-
-
-def restarts_ranks(mesh: ProcMesh) -> bool:
-    """Whether ranks of that mesh that die are started again by themselves, as far as is known."""
-    request = request_of(mesh)
-    return request is not None and request.restart
 
 
 def _is_whole(value: object, mesh: ProcMesh) -> bool:

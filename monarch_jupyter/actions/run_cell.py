@@ -6,7 +6,7 @@ import linecache
 from collections.abc import MutableMapping
 from typing import cast
 
-from monarch import observe
+from monarch import frontend, observe
 from monarch.actor import (
     ActorMesh,
     Future,
@@ -15,7 +15,7 @@ from monarch.actor import (
     SupervisionError,
     ValueMesh,
 )
-from monarch.observe import name_ranks
+from monarch.frontend import name_ranks
 from monarch_jupyter.actions.cell_data import CellData, seconds
 from monarch_jupyter.actions.rank_syntax import python_of
 from monarch_jupyter.cells.displays import shared_displays
@@ -132,14 +132,14 @@ def _cells_on(mesh: ProcMesh, selection: MeshSelection) -> ActorMesh:
             if key not in _cells or _is_stopped(_cells[key]):
                 _cells[key] = _spawn_cells(spawned, mesh, selection)
             return _cells[key]
-    viewed = observe.as_viewed(whole, mesh)
+    viewed = frontend.as_viewed(whole, mesh)
     return viewed.slice(**selection.dims) if selection.dims else viewed
 
 
 def _is_stopped(cells: ActorMesh) -> bool:
     """Whether `%monarch stop cells` has ended them, so that the next cell needs others."""
     try:
-        observe.call_target_of(cells).check_usable()
+        frontend.call_target_of(cells).check_usable()
     except MeshStoppedError:
         return True
     return False
@@ -147,7 +147,7 @@ def _is_stopped(cells: ActorMesh) -> bool:
 
 def adopt_cells(mesh: ActorMesh) -> None:
     """Use the cell-running actors of another kernel; they keep the names that its cells bound."""
-    target = observe.call_target_of(mesh)
+    target = frontend.call_target_of(mesh)
     whole = next((one for one in observe.meshes() if int(one.uid, 16) == target.procs.uid), None)
     if target.name == ACTOR_NAME and whole is not None and len(mesh) == len(whole):
         _cells[(whole.uid, "")] = mesh

@@ -7,23 +7,16 @@ from collections.abc import Mapping, Sequence
 
 from monarch import observe
 from monarch.actor import ProcMesh, this_host
-from monarch_jupyter.actions.spawn_request import (
-    SpawnRequest,
-    check_dims,
-    check_name,
-    split_job,
-)
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.meshes.job_hosts import hosts_of
 from monarch_jupyter.meshes.kept_sessions import keep_mesh, session_name
-
-_requests: dict[str, SpawnRequest] = {}
-"""By uid, how the living meshes of this kernel were asked for; only those that it spawned here."""
-
-
-def request_of(mesh: ProcMesh) -> SpawnRequest | None:
-    """How this kernel was asked for that mesh; None if code has spawned it."""
-    return _requests.get(mesh.uid)
+from monarch_jupyter.meshes.spawn_requests import (
+    SpawnRequest,
+    check_dims,
+    check_name,
+    remember_request,
+    split_job,
+)
 
 
 def spawn(
@@ -92,10 +85,7 @@ def spawn_request(request: SpawnRequest) -> ProcMesh:
         # Also after an interrupt: no variable refers to this mesh, so nothing could stop it later.
         mesh.stop("it didn't come up").get()
         raise
-    living = {one.uid for one in observe.meshes()}
-    for uid in _requests.keys() - living:
-        del _requests[uid]
-    _requests[mesh.uid] = request
+    remember_request(mesh, request)
     return mesh
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from monarch import observe
+from monarch import frontend, observe
 from monarch.actor import ActorMesh, ProcMesh, RankFailure
-from monarch_jupyter.actions.restart import can_restart, restarts_ranks
+from monarch_jupyter.meshes.spawn_requests import can_restart, restarts_ranks
 from monarch_jupyter.meshes.survivors import selection_text, surviving_slices
 from monarch_jupyter.rendering.units import count
 
@@ -49,7 +49,7 @@ def advice(
         return f"{raises}: stop the mesh and spawn it again, or go on with a slice without {it}"
     actors = None if any(map(_is_death, ended)) else _actor_mesh(procs, ended)
     if actors is not None:
-        name = _variable(actors, namespace) or observe.call_target_of(actors).name
+        name = _variable(actors, namespace) or frontend.call_target_of(actors).name
         return (
             f"calls to {name} that include {place} raise from now on; all else on {procs.name} "
             f"goes on. This line ends {name}, to spawn it again:\n%monarch stop {name}"
@@ -60,7 +60,7 @@ def advice(
     if can_restart(procs):
         by_itself = "" if restarts_ranks(procs) else f" {RESTARTS}"
         again = f"This line starts {name} again, without its actors:\n%monarch restart {name}"
-    ranks = {failure.rank for failure in ended}.union(observe.failed_ranks(procs))
+    ranks = {failure.rank for failure in ended}.union(frontend.failed_ranks(procs))
     dead = [procs.extent.point_of_rank(rank) for rank in sorted(ranks)]
     left = [f"%%monarch on {name}[{selection_text(one)}]"
             for one in surviving_slices(procs.sizes, dead)]  # fmt: skip
@@ -87,12 +87,12 @@ def _actor_mesh(procs: ProcMesh, failures: Sequence[RankFailure]) -> ActorMesh |
     ranks, classes = {one.rank for one in failures}, {one.actor_class for one in failures}
     found = [
         mesh
-        for mesh in observe.actor_meshes()
-        if (target := observe.call_target_of(mesh)).procs.name == procs.name
+        for mesh in frontend.actor_meshes()
+        if (target := frontend.call_target_of(mesh)).procs.name == procs.name
         and classes == {target.class_name}
         and ranks <= set(target.region.ranks())
     ]
-    failed = [mesh for mesh in found if ranks.intersection(observe.failed_ranks(mesh))]
+    failed = [mesh for mesh in found if ranks.intersection(frontend.failed_ranks(mesh))]
     # The report to the owner may come after the error of the call.
     found = failed or found
     return found[-1] if found else None
@@ -109,4 +109,4 @@ def _variable(mesh: ProcMesh | ActorMesh, namespace: Mapping[str, object]) -> st
 
 
 def _uid(mesh: ProcMesh | ActorMesh) -> str | int:
-    return observe.call_target_of(mesh).uid if isinstance(mesh, ActorMesh) else mesh.uid
+    return frontend.call_target_of(mesh).uid if isinstance(mesh, ActorMesh) else mesh.uid

@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from monarch import observe
+from monarch import frontend, observe
 from monarch.actor import ActorMesh, Channel, Future, Port, PortReceiver, ProcMesh, SupervisionError
-from monarch.observe import Fold, OutputFolder, OutputLine
+from monarch.frontend import Fold, OutputFolder
+from monarch.observe import OutputLine
 from monarch_jupyter.cells import output
 from monarch_jupyter.cells.output import ranks_of
 from monarch_jupyter.ranks.display import Bundle, Redirected, Route
@@ -71,7 +72,7 @@ class Displays:
     def route(self, _mesh: ProcMesh) -> Route:
         """The route that travels with each spawned actor and directs its displays here."""
         # An actor must not fail because the notebook is gone.
-        return Route(observe.unheeded(self.port()))
+        return Route(frontend.unheeded(self.port()))
 
     def port(self) -> Port[Any]:
         """Where ranks send a `Display` to."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from monarch import observe
+from monarch import frontend, observe
 from monarch.actor import ActorError, MeshStoppedError, RankFailure, SupervisionError
 from monarch_jupyter.cells.advice import advice, has_ended
 from monarch_jupyter.cells.error_hints import with_hint, with_magics
@@ -212,7 +212,7 @@ def error_lines(
     `names`: the notebook's variables, for advice.
     """
     blocks: list[str] = []
-    for groups in observe.failures_by_place(error.failures):
+    for groups in frontend.failures_by_place(error.failures):
         head, *rest = entry_lines(groups, cell_names)
         title = "" if blocks else f"{type(error).__name__}: "
         blocks.append("\n".join([f"{_BOLD}{title}{head}{_PLAIN}", *rest, ""]))

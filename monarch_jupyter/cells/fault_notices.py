@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from monarch.actor import MeshFailure, RankFailure
-from monarch.observe import failures_by_place
+from monarch.frontend import failures_by_place
 from monarch_jupyter.cells.advice import advice
 from monarch_jupyter.rendering.failures import headline
 

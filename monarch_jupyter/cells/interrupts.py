@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
-from monarch import observe
-from monarch.observe import OpenCall, endpoint_text, name_ranks
+from monarch import frontend, observe
+from monarch.frontend import endpoint_text, name_ranks
+from monarch.observe import OpenCall
 from monarch_jupyter.cells.interrupt_policy import InterruptLevel, InterruptPolicy
 from monarch_jupyter.ranks.cell_runner import LABEL as CELL_LABEL
 from monarch_jupyter.rendering.units import count
@@ -92,7 +93,7 @@ class InterruptHandler:
         """Count calls from now on as those of this cell."""
         if threading.current_thread() is not threading.main_thread():
             return  # a subshell's cell: signals never reach its thread
-        self._since = observe.newest_call()
+        self._since = frontend.newest_call()
         before = signal.getsignal(signal.SIGINT)
         if before != self._on_sigint and callable(before):
             self._chained_handler = before

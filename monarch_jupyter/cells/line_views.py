@@ -5,7 +5,8 @@ Runs in: the kernel, on the output thread.
 
 from __future__ import annotations
 
-from monarch.observe import OutputFolder, OutputLine
+from monarch.frontend import OutputFolder
+from monarch.observe import OutputLine
 from monarch_jupyter.cells.registry import Cells
 from monarch_jupyter.lines.log_store import LogStore
 from monarch_jupyter.rendering.lines import (

@@ -18,8 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from monarch import observe
-from monarch.observe import Fold, OutputFolder, OutputLine
+from monarch import frontend, observe
+from monarch.frontend import Fold, OutputFolder
+from monarch.observe import OutputLine
 from monarch_jupyter.lines.log_store import LogStore
 from monarch_jupyter.lines.rewritten import UnfinishedLines
 from monarch_jupyter.rendering.lines import fold_tag, reset_colours
@@ -283,7 +284,7 @@ def _as_shown(line: OutputLine) -> OutputLine:
     if "\r" not in line.text and "\x1b" not in line.text:
         return line
     return OutputLine(
-        line.mesh, line.mesh_uid, line.rank, line.point, line.stream, observe.as_shown(line.text),
+        line.mesh, line.mesh_uid, line.rank, line.point, line.stream, frontend.as_shown(line.text),
         line.origin, shown=line.shown,
     )  # fmt: skip
 

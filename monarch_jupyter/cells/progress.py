@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from monarch import observe
+from monarch import frontend, observe
 from monarch.job import open_waits
 from monarch_jupyter.protocol.bars import Bar, bars_html, bars_of, bars_text, keys_of
 
@@ -122,8 +122,8 @@ class _CellProgress:
         self._show = show
         self._make_view = view
         self._origin = origin
-        self._since = observe.newest_call()
-        self._others = {one.uid for one in observe.starting()}
+        self._since = frontend.newest_call()
+        self._others = {one.uid for one in frontend.starting()}
         self._began: dict[str, float] = {}
         self._place = uuid.uuid4().hex
         self._shown: dict[str, Any] | None = None
@@ -134,7 +134,7 @@ class _CellProgress:
         """Show the work that is under way now."""
         now = time.monotonic()
         calls = observe.open_calls(self._since)
-        starting = [one for one in observe.starting() if one.uid not in self._others]
+        starting = [one for one in frontend.starting() if one.uid not in self._others]
         pulls = observe.open_pulls()
         # A map of an earlier cell counts if this cell takes its results.
         maps = [one for one in observe.open_maps() if one.number > self._since or one.awaited]

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from monarch import observe
+from monarch import frontend, observe
 from monarch.observe import UnreadError
 from monarch_jupyter.rendering.failures import headline
 
@@ -83,7 +83,7 @@ class UnreadErrors:
 def unread_text(errors: Sequence[UnreadError]) -> str:
     """The notice about calls that failed in the same way, on one line."""
     first = errors[0]
-    groups = observe.failures_by_place(first.failures)
+    groups = frontend.failures_by_place(first.failures)
     said = "; ".join(" ".join(line.split()) for group in groups for line in headline(group))
     more = len(errors) - 1
     calls = f", as {more} more call{'s' * (more > 1)} did" if more else ""

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Protocol
 
-from monarch import observe
+from monarch import frontend, observe
 from monarch.debug import IN_EDITOR, Console, DebugError, WaitingRank
-from monarch.observe import CodePlace, RankPaused, name_point, name_ranks
+from monarch.frontend import CodePlace, name_point, name_ranks
+from monarch.observe import RankPaused
 from monarch_jupyter.rendering.cell_names import place_text, with_cell_names
 from monarch_jupyter.rendering.units import count
 
@@ -165,14 +166,14 @@ class PauseNotices:
         if cell is None:
             return
         now = monotonic()
-        if not observe.is_waiting(cell.thread):
+        if not frontend.is_waiting(cell.thread):
             cell.waits_since = None
             return
         if cell.waits_since is None:
             cell.waits_since = now
         found = list(paused.values())
         if now - cell.waits_since < AFTER:
-            found = observe.owing_answers(found)
+            found = frontend.owing_answers(found)
         news = {key: one for one in found if (key := _key(one)) not in cell.shown}
         if self._running is cell:
             self._show_in_cell(news, paused)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from monarch.observe import Fold, OutputFolder, OutputLine
+from monarch.frontend import Fold, OutputFolder
+from monarch.observe import OutputLine
 from monarch_jupyter.rendering.lines import is_blank, reset_colours
 
 

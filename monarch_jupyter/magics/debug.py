@@ -7,7 +7,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from typing import TYPE_CHECKING
 
 import monarch.debug
-from monarch import observe
+from monarch import frontend
 from monarch.actor import ActorMesh, ProcMesh
 from monarch.debug import DebugError, Replies, Selection, WaitingRanks
 from monarch_jupyter.debugger.pause_notices import run_console
@@ -78,7 +78,7 @@ def _selected(invocation: Invocation) -> Selection | None:
     found = invocation.namespace.get(selection.name)
     name = selection.name
     if isinstance(found, ActorMesh):
-        name = observe.call_target_of(found).name
+        name = frontend.call_target_of(found).name
     elif isinstance(found, ProcMesh):
         name = found.name
     return Selection(name, dict(selection.dims))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from monarch.actor import ActorError, SupervisionError
-from monarch.observe import fold_failures
+from monarch.frontend import fold_failures
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.command import Command, Invocation
 from monarch_jupyter.rendering.failures import whole_text

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from monarch import observe
-from monarch.observe import CaseFile, endpoint_text
+from monarch.frontend import endpoint_text
+from monarch.observe import CaseFile
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.arguments import Option
 from monarch_jupyter.magics.command import Command, Invocation

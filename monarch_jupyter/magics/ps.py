@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from monarch import session
-from monarch.observe import MeshSnapshot, name_point
+from monarch.frontend import name_point
+from monarch.observe import MeshSnapshot
 from monarch.session import SessionSnapshot
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.command import Command, Invocation

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 import monarch
-from monarch import observe
+from monarch import frontend
 from monarch_jupyter.ranks.shard import summarize
 from monarch_jupyter.rendering.shards import ShardsView
 
@@ -31,4 +31,4 @@ def show_tensor(tensor: Any) -> ShardsView:
     from monarch.tensors import remote
 
     found = remote(summarize).call(tensor).get()
-    return ShardsView(repr(tensor).strip("<>"), found.values(), observe.coordinates(found))
+    return ShardsView(repr(tensor).strip("<>"), found.values(), frontend.coordinates(found))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from monarch_jupyter.actions.spawn_request import (
+from monarch_jupyter.errors import CommandError
+from monarch_jupyter.magics.arguments import Arguments
+from monarch_jupyter.meshes.spawn_requests import (
     EXAMPLE,
     SpawnRequest,
     check_label,
@@ -12,8 +14,6 @@ from monarch_jupyter.actions.spawn_request import (
     check_size,
     split_job,
 )
-from monarch_jupyter.errors import CommandError
-from monarch_jupyter.magics.arguments import Arguments
 
 
 def parse_spawn(arguments: Arguments) -> SpawnRequest:

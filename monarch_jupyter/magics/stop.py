@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from monarch import observe
+from monarch import frontend, observe
 from monarch.actor import ActorMesh, ProcMesh
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.arguments import Option
@@ -36,7 +36,7 @@ def stop(*meshes: ProcMesh | ActorMesh | str, everything: bool = False) -> list[
 
 
 def _name(mesh: ProcMesh | ActorMesh) -> str:
-    return observe.call_target_of(mesh).name if isinstance(mesh, ActorMesh) else mesh.name
+    return frontend.call_target_of(mesh).name if isinstance(mesh, ActorMesh) else mesh.name
 
 
 def _run(invocation: Invocation) -> None:
@@ -61,7 +61,7 @@ def _run(invocation: Invocation) -> None:
 
 def _ended(mesh: ProcMesh | ActorMesh) -> str:
     if isinstance(mesh, ActorMesh):
-        procs = observe.call_target_of(mesh).procs.name
+        procs = frontend.call_target_of(mesh).procs.name
         return count(len(mesh), f"actor on {procs} has", f"actors on {procs} have")
     return count(len(mesh), "process has", "processes have")
 

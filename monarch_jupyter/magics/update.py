@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 
-from monarch import observe
+from monarch import frontend
 from monarch.actor import Actor, ActorError, ActorMesh
 from monarch_jupyter.errors import CommandError, did_you_mean, one_line
 from monarch_jupyter.magics.command import Command, Invocation
@@ -24,34 +24,34 @@ def update(cls: type[Actor]) -> list[ActorMesh]:
     """
     found = meshes_of(cls.__name__)
     if not found:
-        live = {observe.actor_class_of(mesh).__name__ for mesh in observe.actor_meshes()}
+        live = {frontend.actor_class_of(mesh).__name__ for mesh in frontend.actor_meshes()}
         listed = f"; there are {', '.join(sorted(live))}" if live else ""
         near = did_you_mean(cls.__name__, live) or listed
         raise CommandError(f"no live actor has the class {cls.__name__}{near}")
     done: list[ActorMesh] = []
     for mesh in found:
         try:
-            observe.update_actors(mesh, cls)
+            frontend.update_actors(mesh, cls)
         except (ValueError, TypeError) as error:
             raise CommandError(_refused(mesh, str(error), done)) from None
         except ActorError as error:
             why = error.failures[0].message if error.failures else str(error)
             text = f"what they have does not fit the new class: {why}; spawn them again"
             raise CommandError(_refused(mesh, text, done)) from None
-        _used[observe.call_target_of(mesh).uid] = used_by(cls)
+        _used[frontend.call_target_of(mesh).uid] = used_by(cls)
         done.append(mesh)
     return done
 
 
 def meshes_of(name: str) -> list[ActorMesh]:
     """The live actor meshes of a class of that name."""
-    return [m for m in observe.actor_meshes() if observe.actor_class_of(m).__name__ == name]
+    return [m for m in frontend.actor_meshes() if frontend.actor_class_of(m).__name__ == name]
 
 
 def _refused(mesh: ActorMesh, why: str, done: Sequence[ActorMesh]) -> str:
-    names = ", ".join(observe.call_target_of(other).name for other in done)
+    names = ", ".join(frontend.call_target_of(other).name for other in done)
     has = f"; {names} {'has' if len(done) == 1 else 'have'} it already" if done else ""
-    target = observe.call_target_of(mesh)
+    target = frontend.call_target_of(mesh)
     return one_line(f"{target.name} on {target.procs.name} keeps the old code: {why}{has}")
 
 
@@ -69,18 +69,18 @@ class StaleClasses:
     def notices(self, namespace: MutableMapping[str, object]) -> Iterable[str]:
         """One line for each unreported change; meshes with the same line share it."""
         seen: set[str] = set()
-        meshes = observe.actor_meshes()
-        for uid in _used.keys() - {observe.call_target_of(mesh).uid for mesh in meshes}:
+        meshes = frontend.actor_meshes()
+        for uid in _used.keys() - {frontend.call_target_of(mesh).uid for mesh in meshes}:
             del _used[uid]
         # If actors were spawned again under this name, the old ones need no notice.
-        classes: list[type] = [observe.actor_class_of(mesh) for mesh in meshes]
+        classes: list[type] = [frontend.actor_class_of(mesh) for mesh in meshes]
         current = {
-            (observe.call_target_of(mesh).name, cls.__name__)
+            (frontend.call_target_of(mesh).name, cls.__name__)
             for mesh, cls in zip(meshes, classes, strict=True)
             if namespace.get(cls.__name__) is cls
         }
         for mesh in meshes:
-            old, target = observe.actor_class_of(mesh), observe.call_target_of(mesh)
+            old, target = frontend.actor_class_of(mesh), frontend.call_target_of(mesh)
             new = namespace.get(old.__name__)
             if target.uid not in _used:
                 _used[target.uid] = used_by(old)
@@ -97,7 +97,7 @@ class StaleClasses:
     def _class_notice(self, mesh: ActorMesh, old: type[Actor], new: object) -> str | None:
         if not isinstance(new, type) or not issubclass(new, Actor):
             return None
-        target, name = observe.call_target_of(mesh), old.__name__
+        target, name = frontend.call_target_of(mesh), old.__name__
         if (target.uid, new) in self._reported:
             return None
         self._reported.add((target.uid, new))
@@ -111,7 +111,7 @@ class StaleClasses:
     def _used_notice(
         self, mesh: ActorMesh, before: Mapping[str, object], namespace: Mapping[str, object]
     ) -> str | None:
-        target = observe.call_target_of(mesh)
+        target = frontend.call_target_of(mesh)
         fresh = {
             name: value
             for name, value in changed(before, namespace).items()
@@ -144,7 +144,7 @@ def _run(invocation: Invocation) -> None:
         what = "is not an actor class" if cls is not None else "is not defined"
         raise CommandError(f"{names[0]} {what}{did_you_mean(names[0], known)}")
     for mesh in update(cls):
-        target, ranks = observe.call_target_of(mesh), count(len(mesh), "rank", "ranks")
+        target, ranks = frontend.call_target_of(mesh), count(len(mesh), "rank", "ranks")
         sys.stdout.write(
             f"{target.name} on {target.procs.name}: {ranks} run the new {cls.__name__}, "
             "state kept\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
 
-from monarch import observe
+from monarch import frontend, observe
 from monarch.actor import ActorMesh, ProcMesh, ValueMesh
 from monarch_jupyter.errors import CommandError, did_you_mean
 
@@ -21,7 +21,7 @@ def complete_meshes(words: Sequence[str], _namespace: MutableMapping[str, object
 
 def complete_endable(words: Sequence[str], namespace: MutableMapping[str, object]) -> list[str]:
     """Completions for a command that takes names of meshes of processes or actors."""
-    actors = [observe.call_target_of(mesh).name for mesh in observe.actor_meshes()]
+    actors = [frontend.call_target_of(mesh).name for mesh in frontend.actor_meshes()]
     bound = [n for n, mesh in namespace.items() if _whole(mesh) and not n.startswith("_")]
     names = dict.fromkeys([*mesh_names(), *bound, *actors])
     return [name for name in names if name not in words]
@@ -34,7 +34,7 @@ def as_spawned(mesh: ProcMesh) -> ProcMesh:
 
 def places_of(spawned: ProcMesh, mesh: ProcMesh) -> ValueMesh[int]:
     """The ranks that a view stands for, as they were spawned."""
-    return observe.as_viewed(ValueMesh(spawned.extent, range(len(spawned))), mesh)
+    return frontend.as_viewed(ValueMesh(spawned.extent, range(len(spawned))), mesh)
 
 
 def no_name(command: str, wanted: str) -> CommandError:
@@ -89,10 +89,10 @@ def find_endable(name: str, namespace: Mapping[str, object] | None = None) -> Pr
         return whole
     if isinstance(value, ProcMesh) or name in mesh_names():
         return find_mesh(name, namespace)
-    found = [mesh for mesh in observe.actor_meshes() if observe.call_target_of(mesh).name == name]
+    found = [mesh for mesh in frontend.actor_meshes() if frontend.call_target_of(mesh).name == name]
     found = [mesh for mesh in found if has_failed(mesh)] or found
     if len(found) > 1:
-        places = sorted({observe.call_target_of(mesh).procs.name for mesh in found})
+        places = sorted({frontend.call_target_of(mesh).procs.name for mesh in found})
         raise CommandError(
             f"{len(found)} meshes of actors are called {name}, on {', '.join(places)}; name a "
             "variable that holds one of them"
@@ -106,16 +106,16 @@ def find_endable(name: str, namespace: Mapping[str, object] | None = None) -> Pr
 
 def has_failed(mesh: ActorMesh) -> bool:
     """Whether an actor of this mesh has died, or its constructor has raised."""
-    return bool(observe.failed_ranks(mesh))
+    return bool(frontend.failed_ranks(mesh))
 
 
 def _whole(value: object) -> ActorMesh | None:
     """The mesh of this kernel that `value` is, or is a slice of; None for anything else."""
     if not isinstance(value, ActorMesh):
         return None
-    uid = observe.call_target_of(value).uid
-    live = observe.actor_meshes()
-    return next((mesh for mesh in live if observe.call_target_of(mesh).uid == uid), None)
+    uid = frontend.call_target_of(value).uid
+    live = frontend.actor_meshes()
+    return next((mesh for mesh in live if frontend.call_target_of(mesh).uid == uid), None)
 
 
 def _listed(names: list[str]) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Callable, MutableMapping
 from monarch import observe, session
 from monarch.actor import ProcMesh
 from monarch.debug import DebugError
-from monarch.observe import endpoint_text, name_point, name_ranks
+from monarch.frontend import endpoint_text, name_point, name_ranks
 from monarch_jupyter.actions.attach import attach, bind
 from monarch_jupyter.actions.restart import restart
 from monarch_jupyter.actions.spawn import check_free, spawn

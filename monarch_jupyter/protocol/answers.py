@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from monarch.observe import LiveActor
 
 
-from monarch.observe import Timeline, endpoint_text
+from monarch.frontend import endpoint_text
+from monarch.observe import Timeline
 from monarch.session import SessionInfo
 
 

@@ -11,16 +11,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from monarch.frontend import StartingMesh, endpoint_text, is_label, name_ranks
 from monarch.job import OpenWait
-from monarch.observe import (
-    OpenCall,
-    OpenMap,
-    OpenPull,
-    StartingMesh,
-    endpoint_text,
-    is_label,
-    name_ranks,
-)
+from monarch.observe import OpenCall, OpenMap, OpenPull
 from monarch_jupyter.protocol.messages import BarMessage, BarsDeltaMessage, BarsMessage
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict
 
-from monarch.observe import OutputLine, name_point, name_ranks, timed_folds
+from monarch.frontend import name_point, name_ranks, timed_folds
+from monarch.observe import OutputLine
 from monarch_jupyter.rendering.lines import LogLine, LogPage
 
 PAGE = 500

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from monarch.observe import Coordinates
+from monarch.frontend import Coordinates
 from monarch_jupyter.protocol.messages import GridMessage, ValuesDeltaMessage, ValuesMessage
 from monarch_jupyter.rendering.value_contents import NOT_COMPARED, value_texts
 from monarch_jupyter.rendering.values import LONGEST_SHOWN, as_numbers

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from monarch import observe
+from monarch import frontend, observe
 from monarch.actor import Actor, ActorError, ActorMesh, Future, ProcMesh, SupervisionError
-from monarch.observe import name_ranks
+from monarch.frontend import name_ranks
 from monarch_jupyter.errors import one_line
 from monarch_jupyter.ranks.module_reload import ModuleReloader, Reload, Stamp, source_file
 from monarch_jupyter.ranks.reloader import RankReloader
@@ -153,13 +153,13 @@ class Autoreload:
 
     def _update_actors(self, deadline: float) -> None:
         """Give live actors of a reloaded class the new class."""
-        for mesh in observe.actor_meshes():
-            old = observe.actor_class_of(mesh)
+        for mesh in frontend.actor_meshes():
+            old = frontend.actor_class_of(mesh)
             new = _current_class(old)
             if new is old or (mesh.uid, id(new)) in self._reported:
                 continue
             try:
-                observe.update_actors(mesh, new, timeout=max(0.0, deadline - time.monotonic()))
+                frontend.update_actors(mesh, new, timeout=max(0.0, deadline - time.monotonic()))
             except TimeoutError:
                 text = f"{mesh.name} is busy; its actors run the new {new.__name__} when it is not"
                 self._report_once((mesh.uid, "busy", id(new)), text)
@@ -181,7 +181,7 @@ adopted: dict[str, list[ActorMesh]] = {}
 
 def adopt(mesh: ActorMesh) -> bool:
     """Use the reloading actors of another kernel; return whether `mesh` is such."""
-    target = observe.call_target_of(mesh)
+    target = frontend.call_target_of(mesh)
     if target.name != ACTOR_NAME or target.class_name != RankReloader.__monarch_label__:
         return False
     adopted.setdefault(f"{target.procs.uid:x}", []).append(mesh)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from monarch.debug import IN_EDITOR
-from monarch.observe import name_ranks
+from monarch.frontend import name_ranks
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html
 from monarch_jupyter.rendering.source_lines import CellNames, file_text

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from monarch.debug import WaitingRank
-from monarch.observe import CodePlace
+from monarch.frontend import CodePlace
 from monarch_jupyter.rendering.source_lines import CellNames, file_text
 
 _FILE_AND_LINE = re.compile(r"(?P<file>[^\s()'\"]+\.py)\((?P<line>\d+)\)")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from monarch.actor import Frame, RankFailure
-from monarch.observe import failures_by_place, fold_failures, name_ranks, other_failures_text
+from monarch.frontend import failures_by_place, fold_failures, name_ranks, other_failures_text
 from monarch_jupyter.ranks.cell_runner import LABEL as CELL_LABEL
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html

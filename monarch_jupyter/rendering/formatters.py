@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from monarch import actor, buffers, config, observe, rdma, session, supervision, testing
+from monarch import actor, buffers, config, frontend, observe, rdma, session, supervision, testing
 from monarch.actor import (
     ActorError,
     ActorMesh,
@@ -21,6 +21,7 @@ from monarch.actor import (
     ValueMesh,
 )
 from monarch.debug import WaitingRanks
+from monarch.frontend import name_ranks
 from monarch.observe import (
     FlameGraph,
     MeshSnapshot,
@@ -29,7 +30,6 @@ from monarch.observe import (
     Profile,
     QueryResult,
     Stacks,
-    name_ranks,
 )
 from monarch.session import AttachedSession
 from monarch_jupyter.rendering import html
@@ -223,26 +223,26 @@ _OTHER_DIMS = "all of its ranks under other dims"
 
 def _ranks_text(mesh: ProcMesh | ActorMesh) -> str:
     """`gpus=2..3`: the ranks of a slice in the mesh of processes that was spawned."""
-    places = observe.coordinates(mesh)
+    places = frontend.coordinates(mesh)
     return name_ranks(places.point(at) for at in range(len(mesh)))
 
 
 def _procs_text(mesh: ActorMesh) -> str:
     """` on workers`, and for a slice its ranks there."""
-    target = observe.call_target_of(mesh)
+    target = frontend.call_target_of(mesh)
     whole = len(mesh) == target.procs.extent.nelements
     return f" on {target.procs.name}" + ("" if whole else f", {_ranks_text(mesh)}")
 
 
 def actor_mesh_text(mesh: ActorMesh) -> str:
     """The name of the mesh, its dims, its class, its procs, and for a slice its ranks there."""
-    target = observe.call_target_of(mesh)
+    target = frontend.call_target_of(mesh)
     return f"{target.name} {extent_text(mesh.sizes)}: {target.class_name}{_procs_text(mesh)}"
 
 
 def actor_mesh_html(mesh: ActorMesh) -> Html:
     """The same as HTML."""
-    target = observe.call_target_of(mesh)
+    target = frontend.call_target_of(mesh)
     head = html.join([html.element("strong", target.name), html.code(extent_text(mesh.sizes))], " ")
     return html.card(head, ": ", html.code(target.class_name), _procs_text(mesh))
 

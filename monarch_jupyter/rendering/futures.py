@@ -6,7 +6,8 @@ from typing import Any, cast
 
 from monarch import observe
 from monarch.actor import ActorError, Future, SupervisionError, ValueMesh
-from monarch.observe import OpenCall, endpoint_text, name_ranks
+from monarch.frontend import endpoint_text, name_ranks
+from monarch.observe import OpenCall
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.failures import failures_html, failures_text
 from monarch_jupyter.rendering.html import Html

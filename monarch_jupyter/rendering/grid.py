@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from monarch.observe import name_indices
+from monarch.frontend import name_indices
 
 WRAP = 16
 DENSE_WRAP = 32

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from monarch.observe import Fold, name_point, name_ranks
+from monarch.frontend import Fold, name_point, name_ranks
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html
 from monarch_jupyter.rendering.units import count

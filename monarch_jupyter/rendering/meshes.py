@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from monarch.observe import endpoint_text, name_point, name_ranks
+from monarch.frontend import endpoint_text, name_point, name_ranks
 from monarch_jupyter.errors import one_line
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.cell_names import place_text
@@ -22,7 +22,8 @@ from monarch_jupyter.rendering.units import (
 )
 
 if TYPE_CHECKING:
-    from monarch.observe import FailedActors, MeshSnapshot, RankRow
+    from monarch.frontend import FailedActors
+    from monarch.observe import MeshSnapshot, RankRow
 
 MOST_CELLS = 1024
 """A larger mesh is described in text instead of drawn."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from monarch.observe import endpoint_text, name_point, name_ranks
+from monarch.frontend import endpoint_text, name_point, name_ranks
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html
 from monarch_jupyter.rendering.units import byte_size, columns, short_time, three_digits

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from monarch.observe import Coordinates, name_ranks
+from monarch.frontend import Coordinates, name_ranks
 from monarch_jupyter.ranks.shard import Shard
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html

@@ -13,9 +13,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from monarch import observe
+from monarch import frontend
 from monarch.actor import ValueMesh
-from monarch.observe import Coordinates, name_point, name_ranks
+from monarch.frontend import Coordinates, name_point, name_ranks
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.grid import Grid, grid_of
 from monarch_jupyter.rendering.html import Html
@@ -57,12 +57,12 @@ def _readable(mesh: ValueMesh[object], at: int) -> object:
 
 def value_mesh_text(mesh: ValueMesh[Any]) -> str:
     """The values of a call as text, under the coordinates of the mesh that was spawned."""
-    return values_text(mesh.sizes, readable_values(mesh), observe.coordinates(mesh))
+    return values_text(mesh.sizes, readable_values(mesh), frontend.coordinates(mesh))
 
 
 def value_mesh_html(mesh: ValueMesh[Any]) -> Html:
     """The same as static HTML."""
-    return values_html(mesh.sizes, readable_values(mesh), observe.coordinates(mesh))
+    return values_html(mesh.sizes, readable_values(mesh), frontend.coordinates(mesh))
 
 
 def values_text(

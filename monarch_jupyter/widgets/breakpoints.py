@@ -11,7 +11,8 @@ from typing import Any, TypedDict
 
 import traitlets
 
-from monarch.observe import RankPaused, name_point
+from monarch.frontend import name_point
+from monarch.observe import RankPaused
 from monarch_jupyter.debugger.pause_notices import Groups, ranks_text, where_text
 from monarch_jupyter.page.request_handler import RequestHandler
 from monarch_jupyter.rendering import html

@@ -9,7 +9,8 @@ from typing import Any
 
 import traitlets
 
-from monarch.observe import MeshStacks, Stacks, name_point
+from monarch.frontend import name_point
+from monarch.observe import MeshStacks, Stacks
 from monarch_jupyter.page.request_handler import RequestHandler
 from monarch_jupyter.rendering.source_lines import CellNames
 from monarch_jupyter.rendering.stacks import (

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import traitlets
 
-from monarch import observe
+from monarch import frontend
 from monarch.actor import ValueMesh
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.page.publisher import Publisher
@@ -82,4 +82,4 @@ def _picture(values: object) -> Picture:
         raise CommandError(
             f"a value grid shows up to {MOST:,} values, and these are {len(shown):,}: slice them"
         )
-    return picture_of(shown.sizes, shown.values(), observe.coordinates(shown))
+    return picture_of(shown.sizes, shown.values(), frontend.coordinates(shown))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from monarch.observe import Coordinates
+from monarch.frontend import Coordinates
 from monarch_jupyter.ranks.shard import Shard
 from monarch_jupyter.rendering.shards import ShardsView
 from tests.browser.accessible import assert_accessible

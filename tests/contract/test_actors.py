@@ -20,7 +20,8 @@ from monarch.actor import (
     concurrent_endpoint,
     endpoint,
 )
-from monarch.observe import call_target_of, metrics
+from monarch.frontend import call_target_of
+from monarch.observe import metrics
 from tests.conftest import Faults
 from tests.integration.gates import Gate, GateKeeper
 from tests.integration.sample_actors import append

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from monarch import observe
+from monarch import frontend, observe
 from monarch.actor import (
     Actor,
     ActorError,
@@ -334,7 +334,7 @@ def test_no_other_call_is_hit_however_close_cancelling_comes_to_the_end(place: P
     one = place.slice(gpus=0).spawn("sync", Sync)
     outcomes: set[str] = set()
     for _ in range(200):
-        since = observe.newest_call()
+        since = frontend.newest_call()
         short = one.count.call_one()
         observe.cancel_calls(observe.open_calls(since))
         after = one.how_many.call_one()
@@ -402,7 +402,7 @@ def test_without_a_session_no_call_is_open_and_cancelling_none_is_nothing(
 ) -> None:
     program = """
 from monarch import observe
-print(observe.open_calls(), observe.cancel_calls([]), observe.newest_call())
+print(observe.open_calls(), observe.cancel_calls([]), frontend.newest_call())
 """
     assert run_python(program) == "[] None 0\n"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch.observe import Fold, OutputFolder
+from monarch.frontend import Fold, OutputFolder
 from monarch_jupyter.lines.log_store import LogStore
 from monarch_jupyter.rendering.lines import fold_tag, unfolded_html
 from tests.notebook.samples import line

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from monarch_jupyter.actions.spawn_request import SpawnRequest
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.arguments import Option, parse_arguments, split_words
 from monarch_jupyter.magics.spawn_request import parse_spawn
 from monarch_jupyter.meshes.selection import parse_selection
+from monarch_jupyter.meshes.spawn_requests import SpawnRequest
 
 OPTIONS = (Option("--preload", "", "MODULE", True), Option("--env", "", "KEY=VALUE", True))
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from monarch.frontend import StartingMesh
 from monarch.job import OpenWait
-from monarch.observe import OpenCall, OpenMap, OpenPull, StartingMesh
+from monarch.observe import OpenCall, OpenMap, OpenPull
 from monarch_jupyter.protocol.bars import AFTER, MOST, Bar, BarTable, bars_html, bars_of, keys_of
 from tests.notebook.kernel import PATIENCE, Kernel
 from tests.notebook.test_pages import PageComm

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from monarch.observe import Coordinates
+from monarch.frontend import Coordinates
 from monarch_jupyter.ranks.shard import MOST_COLUMNS, MOST_ROWS, Shard, summarize
 from monarch_jupyter.rendering.shards import MOST_SHOWN, NOT_FINITE, ShardsView, colour, png_address
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from monarch import observe
+from monarch import frontend, observe
 from monarch.actor import Actor, ProcMesh, context, endpoint, this_host, this_proc
 from tests.integration.sample_actors import Echo
 
@@ -49,8 +49,8 @@ class Noting(Actor):
 
 @pytest.fixture
 def accompany() -> Iterator[Callable[[Callable[[ProcMesh], object]], None]]:
-    yield observe.accompany_actors
-    observe.accompany_actors(None)
+    yield frontend.accompany_actors
+    frontend.accompany_actors(None)
 
 
 def test_what_comes_along_is_there_before_the_constructor(

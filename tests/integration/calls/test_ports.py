@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from monarch import observe
+from monarch import frontend
 from monarch.actor import (
     Accumulator,
     Actor,
@@ -205,7 +205,7 @@ def test_what_is_sent_unheeded_to_a_port_that_nobody_reads_is_dropped(
 ) -> None:
     answering = spawn_procs(name="careless").spawn("answering", Answering)
     port, receiver = Channel[int].open()
-    careless = observe.unheeded(port)
+    careless = frontend.unheeded(port)
     answering.use.broadcast(careless)
     assert receiver.recv().get(timeout=60) == 0
     del receiver

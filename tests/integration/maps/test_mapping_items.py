@@ -13,7 +13,7 @@ from typing import Any
 import numpy
 import pytest
 
-from monarch import observe
+from monarch import frontend, observe
 from monarch._src.mesh.map.driver import ENDING
 from monarch._src.mesh.map.state.schedule import LONGEST_S
 from monarch.actor import (
@@ -96,10 +96,10 @@ def test_large_items_and_results_arrive_whole(four: ProcMesh) -> None:
 
 
 def test_no_items_have_no_results_and_are_told_to_no_rank(four: ProcMesh) -> None:
-    before = observe.newest_call()
+    before = frontend.newest_call()
     assert four.map(mapped.square, []) == []
     assert list(four.imap_unordered(mapped.square, iter(()))) == []
-    assert observe.newest_call() == before + 1
+    assert frontend.newest_call() == before + 1
 
 
 def test_a_map_leaves_no_actor_and_no_call_behind(four: ProcMesh) -> None:
@@ -387,7 +387,7 @@ def test_bad_arguments_are_refused_in_one_line(
 
 def test_an_item_that_cannot_be_pickled_is_named_before_anything_is_sent(four: ProcMesh) -> None:
     items: list[Any] = [*range(1500), {"a": threading.Lock()}, threading.Lock()]
-    before = observe.newest_call()
+    before = frontend.newest_call()
     with pytest.raises(TypeError) as raised:
         four.map(mapped.pid, items)
     assert str(raised.value) == (
@@ -397,7 +397,7 @@ def test_an_item_that_cannot_be_pickled_is_named_before_anything_is_sent(four: P
     )
     with pytest.raises(TypeError, match=r"^imap_unordered: item 0, a generator, cannot be sent"):
         four.imap_unordered(mapped.pid, [(n for n in range(3))])
-    assert observe.newest_call() == before + 1
+    assert frontend.newest_call() == before + 1
 
 
 def test_a_function_that_cannot_be_pickled_is_named(four: ProcMesh) -> None:

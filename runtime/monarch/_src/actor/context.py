@@ -193,7 +193,7 @@ def _make_proc(ref: Any, node: str) -> Any:
 class Context(msgspec.Struct, eq=False):
     """The result of `context()` while a message is handled.
 
-    `origin` is the number of the work that this code is part of; see `observe.number_calls`.
+    `origin` is the number of the work that this code is part of; see `frontend.number_calls`.
     `endpoint` is that of this message; while calls overlap, the instance may name another endpoint.
     """
 

@@ -1,4 +1,7 @@
-"""A mesh to make, checked before any process starts. No I/O."""
+"""Meshes to make, checked before any process starts, and how each mesh of this kernel was made.
+
+No I/O.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from monarch import observe
+from monarch.actor import ProcMesh
 from monarch_jupyter.errors import CommandError
 
 EXAMPLE = "%monarch spawn workers gpus=8"
@@ -85,3 +90,32 @@ def check_size(name: str, label: str, size: int) -> None:
         raise CommandError(
             f"{label}={size} leaves {name} without ranks; a dim has at least one, as in {label}=1"
         )
+
+
+_requests: dict[str, SpawnRequest] = {}
+"""By uid, how the living meshes of this kernel were asked for; only those that it spawned here."""
+
+
+def remember_request(mesh: ProcMesh, request: SpawnRequest) -> None:
+    """Keep the request of a mesh that was spawned, and forget those of meshes that have ended."""
+    living = {one.uid for one in observe.meshes()}
+    for uid in _requests.keys() - living:
+        del _requests[uid]
+    _requests[mesh.uid] = request
+
+
+def request_of(mesh: ProcMesh) -> SpawnRequest | None:
+    """How this kernel was asked for that mesh; None if code has spawned it."""
+    return _requests.get(mesh.uid)
+
+
+def can_restart(mesh: ProcMesh) -> bool:
+    """Whether `restart` knows how that mesh was spawned."""
+    request = request_of(mesh)
+    return request is not None and not request.keep
+
+
+def restarts_ranks(mesh: ProcMesh) -> bool:
+    """Whether ranks of that mesh that die are started again by themselves, as far as is known."""
+    request = request_of(mesh)
+    return request is not None and request.restart

@@ -1,0 +1,60 @@
+"""What front ends such as the notebook need beside `monarch.observe`. Unstable: it may change with
+any version.
+"""
+
+from monarch._src.actor.ports import unheeded
+from monarch._src.failures.endpoint_text import endpoint_text, is_label
+from monarch._src.failures.report import by_place as failures_by_place
+from monarch._src.failures.report import fold as fold_failures
+from monarch._src.failures.report import others_text as other_failures_text
+from monarch._src.logs.carriage_returns import shown as as_shown
+from monarch._src.logs.state.folding import Fold, OutputFolder, timed_folds
+from monarch._src.mesh.actor_mesh import CallTarget, call_target_of
+from monarch._src.mesh.constructor_payload import accompany_actors
+from monarch._src.mesh.live_update import actor_class_of, actor_meshes, failed_ranks, update_actors
+from monarch._src.mesh.selected_procs import as_viewed, coordinates
+from monarch._src.observe.meshes import (
+    CodePlace,
+    FailedActors,
+    StartingMesh,
+    number_calls,
+    starting,
+)
+from monarch._src.observe.open_calls import newest_call
+from monarch._src.observe.paused_waits import is_waiting, owing_answers
+from monarch._src.shape.coordinates import Coordinates
+from monarch._src.shape.rank_names import name_indices, name_point, name_ranks
+
+__all__ = [
+    "CallTarget",
+    "CodePlace",
+    "Coordinates",
+    "FailedActors",
+    "Fold",
+    "OutputFolder",
+    "StartingMesh",
+    "accompany_actors",
+    "actor_class_of",
+    "actor_meshes",
+    "as_shown",
+    "as_viewed",
+    "call_target_of",
+    "coordinates",
+    "endpoint_text",
+    "failed_ranks",
+    "failures_by_place",
+    "fold_failures",
+    "is_label",
+    "is_waiting",
+    "name_indices",
+    "name_point",
+    "name_ranks",
+    "newest_call",
+    "number_calls",
+    "other_failures_text",
+    "owing_answers",
+    "starting",
+    "timed_folds",
+    "unheeded",
+    "update_actors",
+]
