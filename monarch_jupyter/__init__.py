@@ -74,7 +74,7 @@ __all__ = [
 # Functions that the page calls too; every other one is beside its magic.
 _ACTIONS = {
     "attach": "attach",
-    "flame": "flame",
+    "flame": "stacks",
     "on": "run_cell",
     "spawn": "spawn",
     "stacks": "stacks",
