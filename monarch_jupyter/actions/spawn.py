@@ -90,8 +90,10 @@ def spawn_request(request: SpawnRequest) -> ProcMesh:
 
 
 def check_free(name: str, namespace: Mapping[str, object]) -> None:
-    """Raises:
-    CommandError: there is a mesh of this name, or a variable that a mesh would overwrite.
+    """Check that a name can be given to a new mesh.
+
+    Raises:
+        CommandError: there is a mesh of this name, or a variable that a mesh would overwrite.
     """
     if any(mesh.name == name for mesh in observe.meshes()):
         raise CommandError(

@@ -40,8 +40,10 @@ def keep_mesh(name: str, mesh: ProcMesh) -> None:
 
 
 def check_holds_none() -> None:
-    """Raises:
-    CommandError: this kernel holds a kept session, and a kernel has one session.
+    """Check that this kernel can take up a kept session.
+
+    Raises:
+        CommandError: this kernel holds a kept session, and a kernel has one session.
     """
     for one in session.sessions():
         if one.kept_as is not None and one.client_pid == os.getpid() and one.state == "live":

@@ -20,8 +20,10 @@ class MeshSelection:
     dims: dict[str, int | slice]
 
     def check(self, sizes: Mapping[str, int]) -> None:
-        """Raises:
-        CommandError: a dim the mesh lacks, or ranks outside it.
+        """Check the selection against the sizes of a mesh, by dim.
+
+        Raises:
+            CommandError: a dim the mesh lacks, or ranks outside it.
         """
         for dim, wanted in self.dims.items():
             if dim not in sizes:

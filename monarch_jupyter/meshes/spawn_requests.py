@@ -49,8 +49,10 @@ def split_job(text: str) -> tuple[str, str]:
 
 
 def check_name(name: str) -> None:
-    """Raises:
-    CommandError: `name` can't be a variable of the notebook, or hides a function of Python.
+    """Check that a mesh and a variable of the notebook can have that name.
+
+    Raises:
+        CommandError: `name` can't be a variable of the notebook, or hides a function of Python.
     """
     if "=" in name:
         raise CommandError(f"spawn needs a name before {name}; for example `{EXAMPLE}`")

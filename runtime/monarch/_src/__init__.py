@@ -1,4 +1,4 @@
-"""The private layers. Lower never imports higher (import-linter holds this; see `pyproject.toml`).
+"""The private packages: one folder for each feature.
 
-errors, config, events, clock <- shape <- wire <- core <- net <- logs, proc, actor <- mesh
+Their order is in `docs/explanation/packages.md`; import-linter checks it (`pyproject.toml`).
 """

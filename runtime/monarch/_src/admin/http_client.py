@@ -41,8 +41,10 @@ class AdminClient:
     """The server at a URL: `http+unix://PATH` with escapes, `http://HOST:PORT` or `https://`."""
 
     def __init__(self, url: str, token: str = "") -> None:
-        """Raises:
-        AdminAPIError: the text is no such URL.
+        """A client of the server at that URL; connects with the first request.
+
+        Raises:
+            AdminAPIError: the text is no such URL.
         """
         self.url = url if "://" in url else f"http://{url}"
         parts = urlsplit(self.url)

@@ -26,8 +26,10 @@ class LocalTerminal:
     """Standard input and output, as a terminal of a remote program."""
 
     def __init__(self, stdin: TextIO, stdout: TextIO) -> None:
-        """Raises:
-        RuntimeError: this process has no such files, as in a notebook.
+        """The terminal of this process, by the descriptors of its standard input and output.
+
+        Raises:
+            RuntimeError: this process has no such files, as in a notebook.
         """
         try:
             self._stdin, self._stdout = stdin.fileno(), stdout.fileno()

@@ -56,8 +56,10 @@ class Engine:
     """The engine of one process."""
 
     def __init__(self, memory_mb: int = MEMORY_MB) -> None:
-        """Raises:
-        QueryError: DuckDB is not installed.
+        """An empty database with all tables and views, and the limits of a query.
+
+        Raises:
+            QueryError: DuckDB is not installed.
         """
         self.memory_mb = memory_mb
         self._duckdb = duckdb_module()
