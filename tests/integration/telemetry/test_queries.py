@@ -498,7 +498,7 @@ def test_an_error_of_a_query_is_that_of_duckdb_on_the_command_line(
     status, out, err = run(own_base_directory, "SELECT nope FROM procs")
     assert (status, out) == (1, "")
     assert err.startswith('monarch query: Binder Error: Referenced column "nope" not found')
-    assert "LINE 1: SELECT nope FROM procs\n               ^^^^\n" in err
+    assert "LINE 1: SELECT nope FROM procs\n               ^" in err
     status, out, err = run(own_base_directory, "COPY procs TO '/tmp/x'")
     assert (status, out) == (1, "")
     assert (
