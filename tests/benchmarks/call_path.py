@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from monarch._src.actor.endpoint import actor_class
-from monarch._src.actor.errors.remote import ship
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.run import actor_thread
 from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.runtime import Runtime, set_runtime
+from monarch._src.actor.serialize import pack_value
 from monarch._src.host.status_board import Board, Slot
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors
 from monarch._src.net.local.interrupt import install_permanent_handler
@@ -98,7 +98,7 @@ def calling(folder: str, ref: ProcsRef) -> dict[str, float]:
     actors = Actors(ACTOR, "counter", actor_class(Counter), ref, region, owned=True)
     mesh: Any = ActorMesh(run, actors, region)
     one = mesh.slice(gpus=0)
-    payload = ship(5)
+    payload = pack_value(5)
 
     def once(work: Callable[[], object]) -> float:
         number = next(run.calls._ids)
@@ -129,7 +129,7 @@ def called(folder: str, ref: ProcsRef) -> dict[str, float]:
     run = Runtime(ref.node(0), "proc", folder, mesh=MESH, rank=0)
     run.slot, run.proc_ref = Slot(str(board.path), 0), ref
     install_permanent_handler()
-    call = encode(Call(ACTOR, 3, "add", 0, ["gpus"], [RANKS]), ship(((1,), {}), 2))[0]
+    call = encode(Call(ACTOR, 3, "add", 0, ["gpus"], [RANKS]), pack_value(((1,), {}), 2))[0]
     looks, began, best = 0, 0.0, float("inf")
 
     def receive() -> list[Any] | None:
@@ -149,7 +149,7 @@ def called(folder: str, ref: ProcsRef) -> dict[str, float]:
     NoRouter(run.node, receive)
     meet(run, "client-1")
     spec = SpawnActor(ACTOR, "counter", "Counter", MESH, ref.name, 0, ["gpus"], [RANKS], "client-1")
-    worker = run.cells[ACTOR] = ActorCell(run, spec, ship((Counter, (), {}), 2))
+    worker = run.cells[ACTOR] = ActorCell(run, spec, pack_value((Counter, (), {}), 2))
     try:
         actor_thread.run(worker)
     except Enough:

@@ -16,9 +16,9 @@ from typing import Any
 from monarch._src.actor.call import call as calling
 from monarch._src.actor.call.call import Endpoint
 from monarch._src.actor.endpoint import EndpointMethod, actor_class
-from monarch._src.actor.errors.remote import ship
 from monarch._src.actor.run.endpoint_table import EndpointTable
 from monarch._src.actor.run.running_calls import RunningCalls
+from monarch._src.actor.serialize import pack_value
 from monarch._src.actor.state.calls import CallTable, PendingCall
 from monarch._src.actor.state.endpoint_metrics import MetricsTable
 from monarch._src.failures.report import RankFailure
@@ -29,7 +29,7 @@ from monarch.actor import Actor, endpoint
 
 NUMBER, ROUNDS = 20_000, 15
 REGION = Region.of_extent(Extent((), ()))
-PAYLOAD = ship(((1,), {}))
+PAYLOAD = pack_value(((1,), {}))
 Pair = tuple[Callable[[], object], Callable[[], object]]
 
 

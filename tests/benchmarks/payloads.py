@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy
 
-from monarch._src.actor.errors.remote import ship
+from monarch._src.actor.serialize import pack_value
 from monarch._src.pickling import pickler
 from monarch._src.pickling.pickler import loads
 from monarch.actor import Actor, endpoint, shutdown_context, this_host
@@ -59,12 +59,12 @@ SMALL: dict[str, Any] = {
 
 def small(value: Any) -> list[float]:
     """By pickle and by cloudpickle alone; what choosing takes, all of sending, and reading."""
-    payload = ship(value, 2)
+    payload = pack_value(value, 2)
     return [
         microseconds(lambda: pickle.dumps(value, 5), 300),
         microseconds(lambda: by_cloudpickle(value), 100),
         microseconds(lambda: pickler._which(value), 300),
-        microseconds(lambda: ship(value, 2), 200),
+        microseconds(lambda: pack_value(value, 2), 200),
         microseconds(lambda: loads(payload), 200),
     ]
 
@@ -102,10 +102,10 @@ def large(taker: Any, value: Any) -> tuple[float, float, float, bool]:
     call = microseconds(lambda: taker.take.call_one(value).get(), 1) / 1e3
     Path("/proc/self/clear_refs").write_text("5")
     before = peak()
-    payload = ship(((value,), {}), 2)
+    payload = pack_value(((value,), {}), 2)
     copies, beside = (peak() - before) / SIZE, bool(payload.buffers)
     del payload
-    alone = microseconds(lambda: ship(((value,), {}), 2), 1) / 1e3
+    alone = microseconds(lambda: pack_value(((value,), {}), 2), 1) / 1e3
     return call, alone, copies, beside
 
 

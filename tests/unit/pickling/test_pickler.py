@@ -244,9 +244,9 @@ def test_a_payload_with_sources_can_be_read_without_keeping_them(cell: dict[str,
 
 READ_AND_FAIL = """
 import sys, traceback
-from monarch._src.actor.errors.remote import unship
+from monarch._src.actor.serialize import unpack_value
 from monarch._src.wire.frames import Payload
-area = unship(Payload(open(sys.argv[1], "rb").read()))
+area = unpack_value(Payload(open(sys.argv[1], "rb").read()))
 try:
     area(-1)
 except ValueError:

@@ -22,13 +22,12 @@ from monarch._src.actor.context import current
 from monarch._src.actor.errors.remote import (
     error_for,
     pack_exception,
-    rebuild,
-    ship,
-    unpack,
-    unship,
+    unpack_exception,
+    unpack_failure,
 )
 from monarch._src.actor.future import Future
 from monarch._src.actor.runtime import Runtime, is_forked, runtime
+from monarch._src.actor.serialize import pack_value, unpack_value
 from monarch._src.actor.state.endpoint_metrics import EndpointCounts
 from monarch._src.logs.output_counters import LONG_NS, WRITTEN
 from monarch._src.net.local.interrupt import GuardedLock
@@ -87,7 +86,7 @@ class Port(Generic[R]):
             TypeError: the value cannot be pickled.
         """
         try:
-            payload = ship(value, loose=True)
+            payload = pack_value(value, loose=True)
         except Exception as error:
             text = f"a {type(value).__qualname__} cannot be sent to another process: {error}"
             raise as_refusal(text, error) from error
@@ -421,10 +420,10 @@ class _RankedReceiver(PortReceiver[tuple[int, R]]):
 def decoded(status: int, payload: Payload) -> Any:
     """The value of a reply; raises the exception or failure that it carries instead."""
     if status == OK:
-        return unship(payload)
+        return unpack_value(payload)
     if status == THROWN:
-        raise rebuild(payload)
-    failure, exception = unpack(payload)
+        raise unpack_exception(payload)
+    failure, exception = unpack_failure(payload)
     raise error_for(status, [failure], exception())
 
 

@@ -18,10 +18,10 @@ from monarch._src.actor.call.responses import OneCall
 from monarch._src.actor.call.send import PlainMethod
 from monarch._src.actor.checked_names import reason_text
 from monarch._src.actor.endpoint import Actor, ActorClass, actor_class, reserve
-from monarch._src.actor.errors.remote import ship
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.runtime import Runtime, runtime
+from monarch._src.actor.serialize import pack_value
 from monarch._src.actor.state.calls import PendingCall
 from monarch._src.config import settings
 from monarch._src.errors import MeshStoppedError, SupervisionError
@@ -35,7 +35,7 @@ from monarch._src.wire.messages import OK, ForgetActors, KeptActors, StopActor
 
 log = logging.getLogger("monarch.actor")
 _NO_FAILURES: dict[int, RankFailure] = {}
-_NO_ARGUMENTS = ship(((), cast("dict[str, Any]", {})))
+_NO_ARGUMENTS = pack_value(((), cast("dict[str, Any]", {})))
 
 
 class Actors:
@@ -71,7 +71,7 @@ class Actors:
             self.uid, self.name, self.class_name, self.procs.uid, list(self.region.labels),
             (view.offset, tuple(view.sizes), tuple(view.strides)), list(self.failures.values()),
         )  # fmt: skip
-        run.node.send(AGENT, message, ship(self.cls.cls))
+        run.node.send(AGENT, message, pack_value(self.cls.cls))
 
 
 class CallTarget:

@@ -11,8 +11,8 @@ from typing import Any
 
 from monarch._src.actor.call.pickling_errors import unpicklable
 from monarch._src.actor.endpoint import Actor
-from monarch._src.actor.errors.remote import ship
 from monarch._src.actor.run.spawn_context import received_extras
+from monarch._src.actor.serialize import pack_value
 from monarch._src.mesh.mock_registry import mock_payloads
 from monarch._src.wire.frames import Payload
 
@@ -36,7 +36,7 @@ def extra_payloads(mesh: Any) -> list[bytes]:
     if _extra_source is None:
         return [*received_extras(), *mock_payloads()]
     found = _extra_source(mesh)
-    own = [] if found is None else [bytes(ship(found).body)]
+    own = [] if found is None else [bytes(pack_value(found).body)]
     return [*own, *mock_payloads()]
 
 
@@ -60,7 +60,7 @@ def constructor_payload(
         except TypeError as error:
             raise TypeError(f"{cls.__name__}{signature}: {error}") from None
     try:
-        return ship((cls, args, kwargs, *along), own=2, defines=True)
+        return pack_value((cls, args, kwargs, *along), own=2, defines=True)
     except Exception as error:
         told, cause = unpicklable(cls.__name__, signature, args, kwargs, error, cls)
         raise told from cause

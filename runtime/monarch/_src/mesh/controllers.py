@@ -14,10 +14,10 @@ from monarch._src.actor.call.call import send_call
 from monarch._src.actor.call.responses import OneCall
 from monarch._src.actor.checked_names import name_text
 from monarch._src.actor.endpoint import Actor, actor_class
-from monarch._src.actor.errors.remote import ship
 from monarch._src.actor.future import Future
 from monarch._src.actor.run.endpoint_table import CLASS
 from monarch._src.actor.runtime import runtime
+from monarch._src.actor.serialize import pack_value
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors, CallTarget
 from monarch._src.mesh.client import session_for_client
 from monarch._src.mesh.constructor_payload import constructor_payload
@@ -58,7 +58,9 @@ def get_or_spawn_controller(name: str, Class: type[A], *args: Any, **kwargs: Any
     # Answered when its constructor has run.
     other: Future[type[Actor] | None] = run.new_future()
     pending = other.pending = OneCall(target, region, other)
-    class_name_call = ship(((Class.__module__, Class.__qualname__), cast("dict[str, Any]", {})))
+    class_name_call = pack_value(
+        ((Class.__module__, Class.__qualname__), cast("dict[str, Any]", {}))
+    )
     send_call(run, target, region, CLASS, class_name_call, pending)
 
     def settle() -> None:

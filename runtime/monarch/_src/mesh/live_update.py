@@ -10,8 +10,8 @@ from typing import Any, cast
 from monarch._src.actor.call.call import send_call
 from monarch._src.actor.call.responses import AllCall
 from monarch._src.actor.endpoint import Actor, actor_class
-from monarch._src.actor.errors.remote import ship
 from monarch._src.actor.run.endpoint_table import UPDATE
+from monarch._src.actor.serialize import pack_value
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors, call_target_of
 from monarch._src.mesh.proc_mesh import ProcMesh, owned_meshes
 
@@ -71,7 +71,7 @@ def update_actors(mesh: ActorMesh, cls: type[Actor], timeout: float | None = Non
         )
     target.check_usable()
     run = mesh._runtime  # pyright: ignore[reportPrivateUsage]
-    payload = ship(((cls,), cast("dict[str, Any]", {})), own=2, defines=True)
+    payload = pack_value(((cls,), cast("dict[str, Any]", {})), own=2, defines=True)
     future = run.new_future()
     pending = future.pending = AllCall(target, target.region, future)
     send_call(run, target, target.region, UPDATE, payload, pending)

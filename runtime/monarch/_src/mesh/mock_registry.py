@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-from monarch._src.actor.errors.remote import ship
+from monarch._src.actor.serialize import pack_value
 
 T = TypeVar("T")
 _registries: list[MockRegistry[Any]] = []
@@ -45,7 +45,7 @@ class MockRegistry(Generic[T]):
 
     def payload(self) -> list[bytes]:
         """The mocks that were set here, pickled; unpickling them sets them in another process."""
-        return [bytes(ship(self).body)] if self._set_here else []
+        return [bytes(pack_value(self).body)] if self._set_here else []
 
 
 def _receive(name: str, mocks: list[tuple[type, Any]]) -> None:

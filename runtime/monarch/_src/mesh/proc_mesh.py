@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from monarch._src.actor.checked_names import name_text, reason_text
 from monarch._src.actor.context import current, origin_now
 from monarch._src.actor.endpoint import MAIN_THREAD, Actor, ActorClass, actor_class
-from monarch._src.actor.errors.remote import ship
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.run.creators import creator_chain
 from monarch._src.actor.runtime import Runtime, runtime
+from monarch._src.actor.serialize import pack_value
 from monarch._src.errors import MeshStoppedError, SupervisionError, death_error
 from monarch._src.events import MeshSpawned, bus
 from monarch._src.failures.endpoint_text import is_label
@@ -191,7 +191,7 @@ class ProcMesh(MapsItems, HasNamespace, HasTensors):
         longest_s = LONGEST_S if found.chunk_size is None else math.inf
         options = {"stops_at_error": found.on_error == "raise", "longest_s": longest_s}
         try:
-            payload = ship((Map, (found.function,), options, *extra_payloads(self)), own=2)
+            payload = pack_value((Map, (found.function,), options, *extra_payloads(self)), own=2)
         except Exception as error:
             refusal, cause = refused_function(method, found, error)
             raise refusal from cause

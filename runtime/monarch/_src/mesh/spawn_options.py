@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 import msgspec
 
 from monarch._src.actor.call.pickling_errors import as_refusal
-from monarch._src.actor.errors.remote import ship
+from monarch._src.actor.serialize import pack_value
 from monarch._src.host.exec_proc import ENTRY_ARGUMENTS, PYTHON_VARIABLE
 from monarch._src.shape import Extent, Point
 from monarch._src.system.hardware import (
@@ -129,7 +129,7 @@ def bootstrap_payload(function: BootstrapFunction) -> Payload:
     except TypeError as error:
         raise TypeError(f"bootstrap={function!r} is called without arguments: {error}") from None
     try:
-        return ship(function)
+        return pack_value(function)
     except Exception as error:
         name = getattr(function, "__qualname__", function)
         said = f"the bootstrap function {name} cannot be sent to another process: {error}"

@@ -6,8 +6,8 @@ Runs in: a client that has attached to a session.
 from __future__ import annotations
 
 from monarch._src.actor.endpoint import ActorClass, actor_class
-from monarch._src.actor.errors.remote import unship
 from monarch._src.actor.refs import ProcsRef
+from monarch._src.actor.serialize import unpack_value
 from monarch._src.mesh.actor_mesh import Actors
 from monarch._src.shape import Region
 from monarch._src.wire.frames import Payload
@@ -32,7 +32,7 @@ class InheritedActors(Actors):
         """The actor class."""
         if self._cls is None:
             try:
-                self._cls = actor_class(unship(self._payload))
+                self._cls = actor_class(unpack_value(self._payload))
             except Exception as error:
                 # Attribute lookup of an endpoint leads here, and may raise only this.
                 raise AttributeError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-from monarch._src.actor.errors.remote import ship, unship
+from monarch._src.actor.serialize import pack_value, unpack_value
 from monarch._src.wire.frames import Payload
 
 
@@ -17,7 +17,7 @@ def packed(value: object) -> bytes:
 
     Raises the errors of pickle.
     """
-    payload = ship(value, loose=True)
+    payload = pack_value(value, loose=True)
     apart: Any = payload.buffers
     buffers = [bytes(one) for one in apart]
     return pickle.dumps((bytes(payload.body), buffers), pickle.HIGHEST_PROTOCOL)
@@ -26,4 +26,4 @@ def packed(value: object) -> bytes:
 def unpacked(data: bytes) -> Any:
     """The value that `packed` has pickled."""
     body, buffers = pickle.loads(data)
-    return unship(Payload(body, buffers))
+    return unpack_value(Payload(body, buffers))

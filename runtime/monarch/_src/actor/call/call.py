@@ -19,11 +19,11 @@ from monarch._src.actor.call.pickling_errors import unpicklable
 from monarch._src.actor.call.responses import AllCall, OneCall, StreamCall
 from monarch._src.actor.call.target import Target
 from monarch._src.actor.context import ActorId, current, origin_now
-from monarch._src.actor.errors.remote import ship
 from monarch._src.actor.future import Future
 from monarch._src.actor.method_declaration import MethodDeclaration
 from monarch._src.actor.ports import Port
 from monarch._src.actor.runtime import Runtime
+from monarch._src.actor.serialize import pack_value
 from monarch._src.actor.state.calls import PendingCall
 from monarch._src.actor.state.endpoint_metrics import EndpointCounts
 from monarch._src.actor.state.history import HISTORY
@@ -356,7 +356,7 @@ class Endpoint(Generic[P, R]):
         target.check_usable()
         self._method.check(target.class_name, args, kwargs)
         try:
-            return dumps_arguments(args, kwargs) or ship((args, kwargs), own=2, loose=True)
+            return dumps_arguments(args, kwargs) or pack_value((args, kwargs), own=2, loose=True)
         except OnRanksError:
             raise
         except Exception as error:

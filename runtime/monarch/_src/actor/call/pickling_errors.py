@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, MethodType
 from typing import Any, cast
 
-from monarch._src.actor.errors.remote import ship
+from monarch._src.actor.serialize import pack_value
 
 DEEPEST = 20
 MOST_LOOKED_INTO = 1000  # items of one container
@@ -138,7 +138,7 @@ def _parameter(signature: inspect.Signature | None, position: int) -> str:
 
 def _why_not(value: object) -> Exception | None:
     try:
-        ship(value)
+        pack_value(value)
     except Exception as error:
         return error
     return None

@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 from monarch._src.actor.call.target import Target
-from monarch._src.actor.call.unpickling_errors import Reader
 from monarch._src.actor.call.unread import UnreadError
-from monarch._src.actor.errors.remote import error_for, rebuild, unpack
+from monarch._src.actor.errors.remote import error_for, unpack_exception, unpack_failure
 from monarch._src.actor.future import Future
+from monarch._src.actor.serialize import AnswerReader
 from monarch._src.actor.state.calls import PendingCall
 from monarch._src.errors import SupervisionError, death_error
 from monarch._src.failures.report import RankFailure, first_reported
@@ -41,7 +41,7 @@ class _Failures:
 
         The exception raised is that of the failure which the text of the error begins with.
         """
-        failure, exception = unpack(payload)
+        failure, exception = unpack_failure(payload)
         self._exceptions.append(exception)
         self.list.append(failure)
 
@@ -76,7 +76,7 @@ def _fail(
 
 
 def _throw_as_it_is(payload: Payload) -> Any:
-    raise rebuild(payload)
+    raise unpack_exception(payload)
 
 
 class OneCall(PendingCall):
@@ -93,7 +93,7 @@ class OneCall(PendingCall):
         return self._futures
 
     def on_answer(self, position: int, payload: Payload) -> None:
-        read = Reader(self._target, self.region, self.endpoint).read
+        read = AnswerReader(self._target, self.region, self.endpoint).read
         self._futures[0].settle(partial(read, position, payload))
 
     def on_error(self, position: int, status: int, payload: Payload) -> None:
@@ -168,7 +168,7 @@ class AllCall(PendingCall):
 
     def _complete(self) -> None:
         region, payloads = self.region, self._payloads
-        unflatten = partial(_unflatten, Reader(self._target, region, self.endpoint))
+        unflatten = partial(_unflatten, AnswerReader(self._target, region, self.endpoint))
         spawned = self._target.procs.extent
         self._futures[0].settle(
             lambda: ValueMesh.from_encoded(region, payloads, unflatten, spawned)
@@ -213,7 +213,7 @@ class _Parts(list[Any]):
         self.position = position
 
 
-def _unflatten(reader: Reader, parts: tuple[Any, ...] | list[Any]) -> Any:
+def _unflatten(reader: AnswerReader, parts: tuple[Any, ...] | list[Any]) -> Any:
     position = parts.position if isinstance(parts, _Parts) else 0  # an atom can always be unpickled
     return reader.read(position, Payload(parts[0], parts[1:]))
 
@@ -241,7 +241,7 @@ class StreamCall(PendingCall):
         self._next = iter(())
 
     def on_answer(self, position: int, payload: Payload) -> None:
-        read = Reader(self._target, self.region, self.endpoint).read
+        read = AnswerReader(self._target, self.region, self.endpoint).read
         next(self._next).settle(partial(read, position, payload))
 
     def on_error(self, position: int, status: int, payload: Payload) -> None:

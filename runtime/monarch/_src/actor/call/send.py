@@ -14,10 +14,10 @@ from monarch._src.actor.call.call import Endpoint
 from monarch._src.actor.call.responses import OneCall
 from monarch._src.actor.call.target import Target
 from monarch._src.actor.endpoint import EndpointMethod
-from monarch._src.actor.errors.remote import unship
 from monarch._src.actor.future import Future
 from monarch._src.actor.ports import Port
 from monarch._src.actor.runtime import Runtime
+from monarch._src.actor.serialize import unpack_value
 from monarch._src.actor.state.calls import PendingCall
 from monarch._src.failures.report import RankFailure
 from monarch._src.shape import Region
@@ -63,7 +63,7 @@ class Accumulator(Generic[P, R, A]):
     def _fold(self, answers: list[Payload]) -> A:
         value = self._identity
         for answer in answers:
-            value = self._combine(value, unship(answer))
+            value = self._combine(value, unpack_value(answer))
         return value
 
 

@@ -1,21 +1,18 @@
-"""Reads answers, and explains why an answer cannot be unpickled: its rank, its class, the reason.
+"""Explains why a value cannot be unpickled: its rank, its class, the reason.
 
-Runs in: the calling process, on the thread that reads the answer. All but `read` runs only after
-unpickling has failed, and never unpickles the answer again.
+Runs in: the receiving process, and only after unpickling has failed, which it never repeats.
 """
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
-from typing import Any
 
 from monarch._src.actor.call.target import Target
-from monarch._src.actor.errors.remote import IN_RUNTIME, unship
+from monarch._src.actor.errors.frames import IN_RUNTIME
 from monarch._src.failures.endpoint_text import endpoint_text
 from monarch._src.failures.report import RankFailure
 from monarch._src.pickling.pickler import pickle_in
-from monarch._src.shape import Region
 from monarch._src.wire.frames import Payload, carried
 
 MOST_READ = 10_000  # opcodes of a pickle
@@ -31,36 +28,14 @@ _OF_PICKLING = (
 _OURS = "monarch._src.wire."
 
 
-class Reader:
-    """Unpickles the answers to one call, and names the rank of one that cannot be unpickled."""
-
-    __slots__ = ("_endpoint", "_region", "_target")
-
-    def __init__(self, target: Target, region: Region, endpoint: str) -> None:
-        self._target = target
-        self._region = region
-        self._endpoint = endpoint
-
-    def read(self, position: int, payload: Payload) -> Any:
-        """The answer of the rank at that position.
-
-        Raises:
-            TypeError: the answer cannot be unpickled here; the mesh is not affected.
-        """
-        try:
-            return unship(payload)
-        except (MemoryError, RecursionError):
-            raise  # a limit of this process or thread; the answer is valid
-        except Exception as error:
-            raise TypeError(self._error_text(position, payload, error)) from None
-
-    def _error_text(self, position: int, payload: Payload, error: Exception) -> str:
-        target, rank = self._target, self._region.global_rank(position)
-        unplaced = RankFailure("", rank, {}, "", None, "", None, "endpoint", "", "")
-        where = target.describe_as_actor(unplaced, rank).where
-        called = endpoint_text(target.class_name, self._endpoint)
-        answer = f"the answer of {called} on {where}"
-        return unreadable_answer(answer, payload, error)
+def unreadable_answer_of(
+    target: Target, rank: int, endpoint: str, payload: Payload, error: Exception
+) -> str:
+    """The text of the error for the answer of a rank; `error` is that of unpickling it."""
+    unplaced = RankFailure("", rank, {}, "", None, "", None, "endpoint", "", "")
+    where = target.describe_as_actor(unplaced, rank).where
+    called = endpoint_text(target.class_name, endpoint)
+    return unreadable_answer(f"the answer of {called} on {where}", payload, error)
 
 
 def unreadable_answer(answer: str, payload: Payload, error: Exception) -> str:

@@ -7,77 +7,39 @@ of a description is bounded, since it also travels in the bounded headers of mes
 
 from __future__ import annotations
 
-import linecache
 import os
-import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Any, Literal, cast
+from types import TracebackType
+from typing import Literal
 
 import msgspec
 
-from monarch._src import errors
-from monarch._src.actor.errors.source_lines import SourceLines
+from monarch._src.actor.errors.frames import MOST_FRAMES, frames_of
+from monarch._src.actor.serialize import pack_value, unpack_value
 from monarch._src.errors import ActorError, SupervisionError, death_error
 from monarch._src.failures.report import FailureKind, OutOfMemory, RankFailure
-from monarch._src.failures.traceback import FIRST_FRAMES, LAST_FRAMES, Behind, Frame, held_by
-from monarch._src.pickling.pickler import ClassOf, SharedClasses, dumps, loads, may_import
-from monarch._src.system.imports import turn_to_import
+from monarch._src.failures.traceback import FIRST_FRAMES, LAST_FRAMES, Behind, held_by
 from monarch._src.system.process import memory_limit, rss_bytes
 from monarch._src.wire.frames import Payload, carried
 from monarch._src.wire.messages import DIED
-from monarch._src.wire.msgpack_text import pack as pack_values
-from monarch._src.wire.msgpack_text import unpacker
+from monarch._src.wire.msgpack_text import pack, unpacker
 
 _NOTHING_TYPED = "EOF when reading a line"  # raised by `input`
+# Added to the EOFError of code that waits for typed input on a rank.
 _NO_KEYBOARD = (
     "a rank has no keyboard: ask in the client, and pass the answer as an argument; or "
     "stop at breakpoint(), whose console takes what you type"
 )
-LONGEST_TEXT = 1 << 19  # characters
-LONGEST_LINE = 200
-MOST_FRAMES = 2000
-MOST_BEHIND = 8  # exceptions
+LONGEST_TEXT = 1 << 19  # characters of a message, and of a traceback
+# Exceptions behind one that are described, and the characters of each.
+MOST_BEHIND = 8
+LONGEST_BEHIND = 4096
+# Exceptions of a chain that stay in the text of a traceback; half of them from each end.
 MOST_IN_CHAIN = 200
-LONGEST_BEHIND = 4096  # characters
-IN_RUNTIME = str(Path(errors.__file__).parent) + os.sep
-_unpack_failure = unpacker(RankFailure)
-
-
-def source_of(filename: str) -> str | None:
-    """The text of the file or notebook cell that code was compiled from; None if unknown."""
-    return "".join(linecache.getlines(filename)) or None
-
-
-def keep_sources(sources: Mapping[str, str]) -> None:
-    """Make the sources of other processes' code available to tracebacks and debuggers here."""
-    entries = cast("dict[str, Any]", linecache.cache)
-    for filename, text in sources.items():
-        # Without an mtime, linecache.checkcache leaves the entry alone.
-        entries[filename] = (len(text), None, SourceLines(text), filename)
-
-
-def ship(
-    value: object,
-    own: int = 0,
-    *,
-    loose: bool = False,
-    defines: bool = False,
-    shared: SharedClasses | None = None,
-) -> Payload:
-    """Pickle for another process, the source of by-value code included. See `dumps`."""
-    return dumps(value, source_of, own, loose=loose, defines=defines, shared=shared)
-
-
-def unship(payload: Payload, class_of: ClassOf | None = None) -> Any:
-    """Unpickle the result of `ship`. `class_of`: returns a class that was shared, see `loads`."""
-    if not may_import(payload):
-        return loads(payload, keep_sources, class_of)
-    with turn_to_import():
-        return loads(payload, keep_sources, class_of)
+_unpack_description = unpacker(RankFailure)
 
 
 def _cut_short(exception: BaseException) -> None:
@@ -132,43 +94,6 @@ def _cut(first: TracebackType | None) -> None:
         rest, last = rest.tb_next or rest, last.tb_next
     if rest is not first:
         first.tb_next = rest.tb_next
-
-
-def frames_of(tb: TracebackType | None) -> tuple[Frame, ...]:
-    """The frames of a traceback, outermost first; of very many, those at both ends.
-
-    Frames of the runtime, and of functions with a local `__tracebackhide__ = True` (as in pytest
-    and IPython), are not marked as the user's.
-    """
-    return _frames(list(traceback.walk_tb(tb)))
-
-
-def frames_here() -> tuple[Frame, ...]:
-    """The user's frames on this thread, outermost first: those between frames of the runtime."""
-    frames = list(_frames(list(traceback.walk_stack(sys._getframe(1)))[::-1]))  # pyright: ignore[reportPrivateUsage]
-    while frames and not frames[-1].user:
-        frames.pop()
-    begin = max((at + 1 for at, frame in enumerate(frames) if not frame.user), default=0)
-    return tuple(frames[begin:])
-
-
-def _frames(walked: list[tuple[FrameType, int]]) -> tuple[Frame, ...]:
-    if len(walked) > MOST_FRAMES:
-        walked[MOST_FRAMES // 2 : -MOST_FRAMES // 2] = []
-    hidden = [frame.f_locals.get("__tracebackhide__") is True for frame, _ in walked]
-    found: list[Frame] = []
-    for summary, hide in zip(traceback.StackSummary.extract(iter(walked)), hidden, strict=True):
-        user = not hide and not summary.filename.startswith(IN_RUNTIME)
-        found.append(
-            Frame(
-                summary.filename,
-                summary.lineno or 0,
-                summary.name[:LONGEST_LINE],
-                (summary.line or "")[:LONGEST_LINE],
-                user,
-            )
-        )
-    return tuple(found)
 
 
 def describe(
@@ -277,20 +202,20 @@ class ForwardedError(Exception):
         self.exception = exception
 
 
-def pack(failure: RankFailure, exception: BaseException | None) -> Payload:
+def pack_failure(failure: RankFailure, exception: BaseException | None) -> Payload:
     """A failure as the payload of a Reply: the description, and the exception if it pickles."""
     pickled = b""
     if exception is not None:
         try:
-            payload = ship(exception)
+            payload = pack_value(exception)
             if not payload.buffers:
                 pickled = bytes(payload.body)
         except Exception:
             pickled = b""  # the description is sent anyway
-    return Payload(pack_values((pack_values(failure), pickled)))
+    return Payload(pack((pack(failure), pickled)))
 
 
-def unpack(payload: Payload) -> tuple[RankFailure, Callable[[], BaseException | None]]:
+def unpack_failure(payload: Payload) -> tuple[RankFailure, Callable[[], BaseException | None]]:
     """The failure, and a function that rebuilds the exception, or returns None if it cannot.
 
     Rebuilding runs user code, so only the thread that reads the error does it.
@@ -299,26 +224,26 @@ def unpack(payload: Payload) -> tuple[RankFailure, Callable[[], BaseException | 
 
     def exception() -> BaseException | None:
         try:
-            rebuilt = unship(Payload(pickled)) if pickled else None
+            rebuilt = unpack_value(Payload(pickled)) if pickled else None
         except Exception:
             return None
         return rebuilt if isinstance(rebuilt, BaseException) else None
 
-    return _unpack_failure(story), exception
+    return _unpack_description(story), exception
 
 
 def pack_exception(exception: BaseException) -> Payload:
     """Pickle an exception that is raised unchanged; one that cannot be pickled is sent as text."""
     try:
-        return ship(exception)
+        return pack_value(exception)
     except Exception:
-        return ship(ActorError(None, f"{type(exception).__name__}: {_text_of(exception)}"))
+        return pack_value(ActorError(None, f"{type(exception).__name__}: {_text_of(exception)}"))
 
 
-def rebuild(payload: Payload) -> BaseException:
+def unpack_exception(payload: Payload) -> BaseException:
     """Unpickle the result of `pack_exception`."""
     try:
-        exception = unship(payload)
+        exception = unpack_value(payload)
     except Exception as error:
         return ActorError(None, f"an exception arrived that cannot be rebuilt here: {error}")
     return exception if isinstance(exception, BaseException) else ActorError(None, repr(exception))

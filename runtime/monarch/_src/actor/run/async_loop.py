@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from monarch._src.actor.context import current
-from monarch._src.actor.errors.remote import unship
 from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.run.endpoint_table import BoundEndpoint
 from monarch._src.actor.run.event_loop import ActorLoop, new_loop
 from monarch._src.actor.run.mailbox import CHECK_FAILURES, CheckFailures, Item, Mailbox, Stop
 from monarch._src.actor.run.running_calls import CallAborted
+from monarch._src.actor.serialize import unpack_value
 from monarch._src.actor.supervise.ownership import UNTIL_OVERDUE, Supervisor
 from monarch._src.actor.tracing import TRACE
 from monarch._src.errors import CallCancelled
@@ -310,7 +310,7 @@ class _AsyncActor:
         try:
             bound = self._endpoints.look_up(call, payload, running[0] - arrived_ns)
             if bound is not None:
-                args, kwargs = unship(payload)
+                args, kwargs = unpack_value(payload)
                 payload.drop()
                 if call.by_port:
                     args = (self._endpoints.port_for(peer, call, bound.counts), *args)

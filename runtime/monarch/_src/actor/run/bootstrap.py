@@ -10,11 +10,12 @@ import threading
 
 from monarch._src.actor.context import ActorId, ActorInstance, Context, End, current
 from monarch._src.actor.deadlock.state.waits import ActorWaits
-from monarch._src.actor.errors.remote import describe, unship
+from monarch._src.actor.errors.remote import describe
 from monarch._src.actor.forked import end_fork
 from monarch._src.actor.run.creators import BOOTSTRAP as NAME
 from monarch._src.actor.run.spawn_context import apply_spawn_extras
 from monarch._src.actor.runtime import Runtime
+from monarch._src.actor.serialize import unpack_value
 from monarch._src.failures.report import RankFailure
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Bootstrap, Bootstrapped
@@ -64,7 +65,7 @@ class BootstrapRun:
             )  # fmt: skip
 
     def _run(self) -> BaseException | None:
-        awaitable = unship(self._payload)()
+        awaitable = unpack_value(self._payload)()
         if not inspect.isawaitable(awaitable):
             return None
         from monarch._src.actor.run import async_loop

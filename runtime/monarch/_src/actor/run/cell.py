@@ -29,7 +29,8 @@ from monarch._src.actor.context import (
 )
 from monarch._src.actor.deadlock.state.waits import ActorWaits
 from monarch._src.actor.endpoint import ActorClass, actor_class
-from monarch._src.actor.errors.remote import describe, frames_here, unship, without_keyboard
+from monarch._src.actor.errors.frames import frames_here
+from monarch._src.actor.errors.remote import describe, without_keyboard
 from monarch._src.actor.forked import end_fork
 from monarch._src.actor.run.creators import creator_of
 from monarch._src.actor.run.endpoint_table import EndpointTable
@@ -37,6 +38,7 @@ from monarch._src.actor.run.mailbox import Mailbox, Stop
 from monarch._src.actor.run.running_calls import RunningCalls
 from monarch._src.actor.run.spawn_context import apply_spawn_extras
 from monarch._src.actor.runtime import Runtime
+from monarch._src.actor.serialize import unpack_value
 from monarch._src.actor.state.history import HISTORY, LONGEST_TEXT
 from monarch._src.actor.supervise.hooks import Supervision, causes_of
 from monarch._src.actor.supervise.ownership import UNTIL_OVERDUE, Supervisor
@@ -248,7 +250,7 @@ class ActorCell:
         self.instance.thread = threading.get_ident()
         current.set(self.idle_context)
         try:
-            given = unship(cast(Payload, self._payload))
+            given = unpack_value(cast(Payload, self._payload))
             self._payload, self._spawn_args, extras = None, given[:3], given[3:]
             if self.runtime.proc_ref is not None:  # a client has a front end itself
                 apply_spawn_extras(

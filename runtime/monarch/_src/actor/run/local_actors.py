@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from monarch._src.actor.errors.remote import pack
+from monarch._src.actor.errors.remote import pack_failure
 from monarch._src.actor.run.actor_thread import run
 from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.run.creators import spawned_by_bootstrap
@@ -203,7 +203,7 @@ class LocalActors:
         )  # fmt: skip
         for peer, message, _ in self._take_early(actor):
             if message.call:
-                runtime.routes.reply(peer, message, DIED, pack(failure, None))
+                runtime.routes.reply(peer, message, DIED, pack_failure(failure, None))
             else:
                 runtime.undeliverable.return_to_sender(
                     peer, message, f"{runtime.name}/#{actor:x}", failure

@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Any
 from monarch._src.actor import forked
 from monarch._src.actor.call.pickling_errors import unpicklable_answer
 from monarch._src.actor.deadlock.state.waits import Wait
-from monarch._src.actor.errors.remote import ForwardedError, pack, ship
+from monarch._src.actor.errors.remote import ForwardedError, pack_failure
 from monarch._src.actor.run.endpoint_table import BoundEndpoint
 from monarch._src.actor.run.mailbox import caller_of
+from monarch._src.actor.serialize import pack_value
 from monarch._src.actor.state.endpoint_metrics import EndpointCounts
 from monarch._src.actor.state.history import HISTORY
 from monarch._src.errors import CallCancelled
@@ -40,7 +41,7 @@ from monarch._src.wire.messages import DIED, OK, RAISED, Call, StopActor
 if TYPE_CHECKING:
     from monarch._src.actor.run.cell_protocol import Cell
 
-_NONE = ship(None)
+_NONE = pack_value(None)
 EARLY_CANCELS = 64  # how many cancellations of calls that have not arrived are kept
 
 
@@ -207,7 +208,7 @@ class RunningCalls:
             if not call.call or call.by_port:
                 return None
             try:
-                payload = _NONE if value is None else ship(value, loose=True)
+                payload = _NONE if value is None else pack_value(value, loose=True)
             except Exception as why:
                 error = unpicklable_answer(value, why)
             else:
@@ -237,9 +238,9 @@ class RunningCalls:
             error = cell.runtime.hooks.explain_error(cell, call.reply_to or peer, call, error)
         if (isinstance(error, Exception) or cancelled) and call.call and not call.by_port:
             if isinstance(error, ForwardedError):
-                told = pack(error.failure, error.exception)
+                told = pack_failure(error.failure, error.exception)
             else:
-                told = pack(cell.describe(error, "endpoint", call.endpoint), error)
+                told = pack_failure(cell.describe(error, "endpoint", call.endpoint), error)
             self._answer(peer, call, RAISED, told, counts)
             return None
         unheard = isinstance(error, Exception) and not call.call
@@ -294,13 +295,13 @@ class RunningCalls:
     def _answer_cancelled(self, peer: str, call: Call) -> None:
         error = CallCancelled()
         failure = self._cell.describe(error, "endpoint", call.endpoint)
-        self._answer(peer, call, RAISED, pack(failure, error))
+        self._answer(peer, call, RAISED, pack_failure(failure, error))
 
     def _answer_died(
         self, peer: str, call: Call, why: RankFailure, counts: EndpointCounts | None = None
     ) -> None:
         if not self._cell.is_fatal(why):  # otherwise callers receive the end of this process
-            self._answer(peer, call, DIED, pack(why, None), counts)
+            self._answer(peer, call, DIED, pack_failure(why, None), counts)
 
     def _answer(
         self,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from monarch._src.actor.errors.remote import unship
+from monarch._src.actor.serialize import unpack_value
 from monarch._src.wire.frames import Payload
 
 log = logging.getLogger("monarch.actor")
@@ -25,7 +25,7 @@ def apply_spawn_extras(extras: Sequence[bytes], target: str) -> None:
     _extras = tuple(extras)
     try:
         for pickled in extras:
-            unship(Payload(pickled))
+            unpack_value(Payload(pickled))
     except Exception:
         log.warning("an extra that was sent with %s cannot be used here", target, exc_info=True)
 

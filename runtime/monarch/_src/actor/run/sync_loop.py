@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from monarch._src.actor.errors.remote import unship
 from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.run.endpoint_table import BoundEndpoint
 from monarch._src.actor.run.mailbox import CheckFailures, Item, Stop
+from monarch._src.actor.serialize import unpack_value
 from monarch._src.actor.tracing import TRACE
 from monarch._src.errors import CallCancelled
 from monarch._src.net.local.interrupt import (
@@ -115,7 +115,7 @@ def _run_endpoint(
         bound = endpoints.look_up(call, payload, running[0] - arrived_ns)
         value = None
         if bound is not None:
-            args, kwargs = unship(payload)
+            args, kwargs = unpack_value(payload)
             payload.drop()
             if call.by_port:
                 args = (endpoints.port_for(peer, call, bound.counts), *args)

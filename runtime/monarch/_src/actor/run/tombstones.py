@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
 
-from monarch._src.actor.errors.remote import pack
+from monarch._src.actor.errors.remote import pack_failure
 from monarch._src.actor.supervise.ownership import Supervisor, ended_supervisor
 from monarch._src.failures.report import FailureKind, RankFailure
 from monarch._src.wire.actor_snapshot_codec import SeenActor
@@ -117,7 +117,7 @@ class Tombstones:
         elif run.hooks.ends_process is None or not run.hooks.ends_process(
             why
         ):  # or the caller hears of that end
-            run.routes.reply(peer, message, DIED, pack(why, None))
+            run.routes.reply(peer, message, DIED, pack_failure(why, None))
 
     def supervisor_of(self, uid: int) -> Supervisor | None:
         """The supervisor for code that an ended actor left running; it can own no mesh."""

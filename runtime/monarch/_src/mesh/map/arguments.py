@@ -13,7 +13,7 @@ import msgspec
 
 from monarch._src.actor.as_completed import positive_seconds
 from monarch._src.actor.call.pickling_errors import unpicklable_item
-from monarch._src.actor.errors.remote import ship
+from monarch._src.actor.serialize import pack_value
 
 OnError: TypeAlias = Literal["raise", "collect"]
 _ON_ERROR = ("raise", "collect")
@@ -99,7 +99,7 @@ def _check_pickling(method: str, items: Sequence[Any]) -> None:
 
 def _problem(value: object) -> Exception | None:
     try:
-        ship(value, loose=True)
+        pack_value(value, loose=True)
     except Exception as error:
         return error
     return None

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from monarch._src.actor.call.target import Target
-from monarch._src.actor.call.unpickling_errors import Reader
-from monarch._src.actor.errors.remote import error_for, unpack
+from monarch._src.actor.errors.remote import error_for, unpack_failure
 from monarch._src.actor.future import Future
+from monarch._src.actor.serialize import AnswerReader
 from monarch._src.actor.state.calls import PendingCall
 from monarch._src.errors import ActorError, SupervisionError, death_error
 from monarch._src.failures.report import RankFailure
@@ -89,11 +89,13 @@ class ChunkCall(PendingCall):
         return (self._answers.next,)
 
     def on_answer(self, position: int, payload: Payload) -> None:
-        read = partial(Reader(self._target, self.region, self.endpoint).read, position, payload)
+        read = partial(
+            AnswerReader(self._target, self.region, self.endpoint).read, position, payload
+        )
         self._put(ChunkAnswered(self._chunk, read))
 
     def on_error(self, position: int, status: int, payload: Payload) -> None:
-        failure, exception = unpack(payload)
+        failure, exception = unpack_failure(payload)
         error = error_for(status, [failure], None)
         if isinstance(error, ActorError) and not isinstance(error, SupervisionError):
             self._put(ChunkAnswered(self._chunk, partial(_throw, status, failure, exception)))

@@ -21,7 +21,7 @@ from monarch._src.actor.call.call import Endpoint
 from monarch._src.actor.call.pickling_errors import unpicklable_item
 from monarch._src.actor.call.target import Target
 from monarch._src.actor.call.unpickling_errors import unreadable_answer
-from monarch._src.actor.errors.remote import unpack
+from monarch._src.actor.errors.remote import unpack_failure
 from monarch._src.actor.future import Future
 from monarch._src.actor.inspect.safe_repr import live_text
 from monarch._src.actor.runtime import Runtime
@@ -290,7 +290,7 @@ class MapRun:
         return self._item_error_of(index, failure, error)
 
     def _item_error(self, index: int, packed: bytes) -> ItemError:
-        failure, rebuilt = unpack(Payload(packed))
+        failure, rebuilt = unpack_failure(Payload(packed))
         return self._item_error_of(index, failure, rebuilt())
 
     def _item_error_of(

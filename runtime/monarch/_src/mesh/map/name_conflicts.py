@@ -25,7 +25,7 @@ from typing import Any, cast
 
 import msgspec
 
-from monarch._src.actor.errors.remote import ship
+from monarch._src.actor.serialize import pack_value
 
 _CODE = (
     FunctionType, BuiltinFunctionType, MethodType, type, ModuleType, functools.partial,
@@ -127,7 +127,7 @@ def _plain_code(code: CodeType) -> CodeType:
 
 def _are_pickled_alike(one: object, other: object) -> bool:
     try:
-        first, second = ship(one, loose=True), ship(other, loose=True)
+        first, second = pack_value(one, loose=True), pack_value(other, loose=True)
         return first.body == second.body and _equal_buffers(first.buffers, second.buffers)
     except Exception:
         return False

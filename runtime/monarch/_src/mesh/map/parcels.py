@@ -12,7 +12,7 @@ import pickle
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from monarch._src.actor.errors.remote import ship, source_of, unship
+from monarch._src.actor.serialize import pack_value, source_of, unpack_value
 from monarch._src.pickling.pickler import ClassOf, SharedClasses
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.segment_refs import SEGMENT_FROM
@@ -30,12 +30,12 @@ def wrapped(value: object, shared: SharedClasses | None = None) -> Parcel:
 
     Raises the exceptions of the objects' own reductions.
     """
-    return _parcel_of(ship(value, loose=True, shared=shared))
+    return _parcel_of(pack_value(value, loose=True, shared=shared))
 
 
 def unwrapped(parcel: Parcel, class_of: ClassOf | None = None) -> Any:
     """Unpickle the value of a parcel. Raises whatever its objects raise."""
-    return unship(payload_of(parcel), class_of)
+    return unpack_value(payload_of(parcel), class_of)
 
 
 def payload_of(parcel: Parcel) -> Payload:

@@ -17,7 +17,7 @@ from monarch._src.actor.call.pickling_errors import unpicklable_answer
 from monarch._src.actor.call.unpickling_errors import unreadable
 from monarch._src.actor.current import context
 from monarch._src.actor.endpoint import Actor, endpoint
-from monarch._src.actor.errors.remote import describe, pack, without_keyboard
+from monarch._src.actor.errors.remote import describe, pack_failure, without_keyboard
 from monarch._src.actor.run.running_calls import CallAborted
 from monarch._src.actor.runtime import runtime
 from monarch._src.failures.report import RankFailure
@@ -176,7 +176,7 @@ def _unreadable_item(parcel: Parcel, cause: BaseException) -> TypeError:
 
 
 def _packed(error: BaseException) -> bytes:
-    return bytes(pack(_described(error), error).body)
+    return bytes(pack_failure(_described(error), error).body)
 
 
 def _described(error: BaseException) -> RankFailure:

@@ -11,7 +11,7 @@ from typing import Any
 
 from monarch._src.actor.call.pickling_errors import unpicklable_item
 from monarch._src.actor.endpoint import Actor, endpoint
-from monarch._src.actor.errors.remote import ship
+from monarch._src.actor.serialize import pack_value
 from monarch._src.pickling.main_names import MAIN
 
 
@@ -48,7 +48,7 @@ class Namespace(Actor):
         """The value of a name."""
         value = vars(sys.modules[MAIN])[name]
         try:
-            ship(value, loose=True)
+            pack_value(value, loose=True)
         except Exception as error:
             raise unpicklable_item("pull", name, value, error) from None
         return value

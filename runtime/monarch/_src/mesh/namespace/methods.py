@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from monarch._src.actor.call.pickling_errors import unpicklable_item
-from monarch._src.actor.errors.remote import ship
+from monarch._src.actor.serialize import pack_value
 from monarch._src.actor.transfer_spans import transfer_span
 from monarch._src.failures.report import at_text, points_text
 from monarch._src.shape import MeshTrait, ValueMesh
@@ -179,7 +179,7 @@ def _raise_for_value(method: str, values: Mapping[str, Any]) -> None:
     """Raise the error that names the value which cannot be pickled, if one cannot."""
     for name, value in values.items():
         try:
-            ship(value, loose=True)
+            pack_value(value, loose=True)
         except Exception as error:
             raise unpicklable_item(method, name, value, error) from error
 

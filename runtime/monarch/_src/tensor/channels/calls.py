@@ -11,8 +11,9 @@ from typing import Any
 
 from monarch._src.actor.call.responses import OneCall
 from monarch._src.actor.call.target import Target
-from monarch._src.actor.errors.remote import error_for, unpack, unship
+from monarch._src.actor.errors.remote import error_for, unpack_failure
 from monarch._src.actor.future import Future
+from monarch._src.actor.serialize import unpack_value
 from monarch._src.actor.state.calls import PendingCall
 from monarch._src.errors import SupervisionError, death_error
 from monarch._src.failures.report import RankFailure
@@ -53,7 +54,7 @@ class BatchCall(PendingCall):
         self._end_if_last()
 
     def on_error(self, position: int, status: int, payload: Payload) -> None:
-        failure, exception = unpack(payload)
+        failure, exception = unpack_failure(payload)
         error = error_for(status, [failure], exception())
         if not isinstance(error, SupervisionError):  # the worker's constructor or an import failed
             error = SupervisionError(failures=[failure])
@@ -123,7 +124,7 @@ class ShardCall(OneCall):
 
 
 def _read_payload(read: Callable[[Any], Any], payload: Payload) -> Any:
-    return read(partial(unship, payload))
+    return read(partial(unpack_value, payload))
 
 
 def _nothing() -> None:

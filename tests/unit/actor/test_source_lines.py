@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from monarch._src.actor.errors.remote import keep_sources, source_of
-from monarch._src.actor.errors.source_lines import SourceLines
+from monarch._src.actor.serialize import keep_sources, source_of
+from monarch._src.actor.source_lines import SourceLines
 
 NAME = "/nowhere/cell.py"
 TEXT = '''import os
