@@ -1,13 +1,13 @@
-"""The hooks of a process's runtime: functions that upper packages assign, each at most once.
+"""The parts of upper packages that a process's runtime calls: each is an object, set once.
 
-A hook that is None is not needed in this process: its message is ignored, or its question has the
-default answer. Unless it says otherwise, a hook is called on the receiving thread and must not
-block.
+The classes here are those of a process without the part: their methods do nothing, and answer
+every question with no. A part derives from its class and takes its place in `RuntimeHooks`. Unless
+a method says otherwise, the receiving thread calls it, and it must not block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,41 +16,80 @@ if TYPE_CHECKING:
     from monarch._src.wire.messages import AskData, Bootstrap, Call, SpawnActor, StopActor, StopProc
 
 
+class ActorHost:
+    """The actors of a process; see `actor.run.local_actors`."""
+
+    def spawn(self, _peer: str, spec: SpawnActor, payload: Payload) -> None:
+        """Create an actor."""
+
+    def on_unknown_actor(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
+        """A message has arrived for an actor that has not been spawned here."""
+
+    def on_early_cancel(self, actor: int, caller: str, number: int) -> None:
+        """A cancellation has arrived for a call of an actor that has not been spawned here."""
+
+    def on_actor_gone(self, cell: Any) -> None:
+        """Nothing of an actor runs any more. On the actor's own thread."""
+
+
+class ProcProgram:
+    """The main program of a proc; see `programs.proc`."""
+
+    def on_bootstrap(self, message: Bootstrap, payload: Payload) -> None:
+        """Run the bootstrap function before any actor."""
+
+    def on_stop_proc(self, message: StopProc) -> None:
+        """Stop all actors, then end the process."""
+
+    def ends_process(self, failure: RankFailure) -> bool:
+        """Whether an actor's failure ends the process, which the host agent restarts. Any thread.
+
+        Callers of the actor then receive the end of the process.
+        """
+        return False
+
+    def end_process(self, failure: RankFailure) -> None:
+        """End the process with that failure. Any thread."""
+
+
+class Debugger:
+    """The debugger of a process, from its first use on; see `debug.rank.pauses`."""
+
+    def unpause(self, cell: Any, call: Call | None) -> bool:
+        """End the pauses of a call, of an actor, or of all actors. Any thread.
+
+        `call` None: of all code of the actor. `cell` None: of all code of the process. Returns
+        whether a thread was paused for it.
+        """
+        return False
+
+    def on_endpoint_error(self, cell: Any, error: BaseException) -> None:
+        """An endpoint has raised. On the actor's own thread, which may pause here."""
+
+
+class ErrorExplainer:
+    """Finds the reasons of errors that name none, as those of collectives; see `spmd.rank_watch`.
+
+    Called on the actor's own thread.
+    """
+
+    async def await_reason(self, error: BaseException) -> None:
+        """Wait on an event loop until `explain` need not block."""
+
+    def explain(self, _cell: Any, _caller: str, _call: Call, error: BaseException) -> BaseException:
+        """The error to answer a call with that has ended with `error`."""
+        return error
+
+
 class RuntimeHooks:
-    """The functions that other packages add to a `Runtime`."""
+    """The parts that other packages add to a `Runtime`."""
 
     def __init__(self) -> None:
-        # Set by `actor.run.local_actors` in every process that runs actors.
-        self.on_spawn: Callable[[str, SpawnActor, Payload], None] | None = None
-        self.on_unknown_actor: Callable[[str, Call | StopActor, Payload], None] | None = None
-        # The actor, the caller, and the number of its call, which is cancelled.
-        self.on_early_cancel: Callable[[int, str, int], None] | None = None
-        # On the actor's own thread, when nothing of the actor runs any more.
-        self.on_actor_gone: Callable[[Any], None] | None = None
-
-        # Set by the main program of a proc.
-        self.on_bootstrap: Callable[[Bootstrap, Payload], None] | None = None
-        self.on_stop_proc: Callable[[StopProc], None] | None = None
-        # In a proc that the host agent restarts when it dies. `ends_process` tells whether an
-        # actor's failure ends the proc, and `end_process` does so; callers of the actor then
-        # receive the end of the process. Both are called on any thread.
-        self.ends_process: Callable[[RankFailure], bool] | None = None
-        self.end_process: Callable[[RankFailure], None] | None = None
-
+        self.actors = ActorHost()
+        self.program = ProcProgram()
+        self.debugger = Debugger()
+        self.explainer = ErrorExplainer()
         # Set by the mesh layer in a process that spawns procs: takes a mesh's uid and a rank.
         self.on_proc_ready: Callable[[int, int], None] | None = None
-
         # Set by the data plane, from its first use on.
         self.on_ask_data: Callable[[str, AskData], None] | None = None
-
-        # Set by the debugger, from its first use on. `unpause` ends the pause of an actor, or of
-        # one of its calls, and returns whether there was one; None stands for all actors.
-        self.unpause: Callable[[Any, Call | None], bool] | None = None
-        # On the actor's own thread, with the exception that its endpoint has raised.
-        self.on_endpoint_error: Callable[[Any, BaseException], None] | None = None
-
-        # Set by the watch of process groups, from its first use on. On the actor's own thread, with
-        # the caller of a call and the exception that ended it; returns the one to answer with.
-        self.explain_error: Callable[[Any, str, Call, BaseException], BaseException] | None = None
-        # Before that on an event loop: waits for what explains the exception.
-        self.await_explanation: Callable[[BaseException], Awaitable[None]] | None = None

@@ -26,6 +26,7 @@ from monarch._src.actor.context import ActorId, ActorInstance, Context
 from monarch._src.actor.deadlines import Deadlines
 from monarch._src.actor.deadlock.detector import DeadlockDetector
 from monarch._src.actor.deadlock.state.waits import ActorWaits
+from monarch._src.actor.deliver.inbound import Inbound
 from monarch._src.actor.deliver.output_barrier import OutputBarrier
 from monarch._src.actor.deliver.payloads import Payloads
 from monarch._src.actor.deliver.routes import Routes
@@ -140,12 +141,13 @@ class Runtime:
         known = self.known = Known()
         payloads = self.payloads = Payloads(node, known)
         self._held_payloads = payloads.held
-        routes = self.routes = Routes(node, known, payloads)
+        self.tombstones = Tombstones(self)
+        inbound = Inbound(self.cells, self.tombstones, self.hooks)
+        routes = self.routes = Routes(node, known, payloads, inbound)
         payloads.reach = routes.reach_node
         self.agent = AgentClient(node, known, self.new_future)
         self.barrier = OutputBarrier(self.agent.flush_output_of)
         self.closers.append(self.barrier.close)
-        self.tombstones = Tombstones(self)
         self.ownership = OwnedMeshes(self.cells, self.tombstones.supervisor_of)
         self.terminations = Terminations(
             node, known, routes, self.calls, self.answering, self.new_future, self.ownership
@@ -164,10 +166,10 @@ class Runtime:
             Answers: self._on_answers,
             TreeDone: self._on_tree_done,
             TreeStuck: self.routes.on_tree_stuck,
-            Call: routes.inbound.on_direct,
-            StopActor: routes.inbound.on_direct,
-            SpawnActor: routes.inbound.on_direct,
-            StopProc: routes.inbound.on_direct,
+            Call: inbound.on_direct,
+            StopActor: inbound.on_direct,
+            SpawnActor: inbound.on_direct,
+            StopProc: inbound.on_direct,
             Cast: self._on_cast,
             Bootstrap: self._on_bootstrap,
             Bootstrapped: self.terminations.on_bootstrap_ended,
@@ -197,12 +199,6 @@ class Runtime:
             SiteLost: self._on_site_lost,
             SiteRoom: self._on_site_room,
             **self.inspect_handlers.handlers,
-        }
-        routes.inbound.handlers = {
-            Call: self._on_call,
-            StopActor: self._on_call,
-            SpawnActor: self._on_spawn,
-            StopProc: self._on_stop_proc,
         }
         if name:
             self.begin(name, directory, mesh=mesh, rank=rank, site=site)
@@ -378,26 +374,8 @@ class Runtime:
         else:
             self.routes.inbound.on_cast(message, payload)
 
-    def _on_call(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
-        cell = self.cells.get(message.actor)
-        if cell is not None:
-            cell.post(peer, message, payload)
-        elif message.actor in self.tombstones:
-            self.tombstones.post(peer, message, payload)
-        elif self.hooks.on_unknown_actor is not None:
-            self.hooks.on_unknown_actor(peer, message, payload)
-
-    def _on_spawn(self, peer: str, message: SpawnActor, payload: Payload) -> None:
-        if self.hooks.on_spawn is not None:
-            self.hooks.on_spawn(peer, message, payload)
-
     def _on_bootstrap(self, _peer: str, message: Bootstrap, payload: Payload) -> None:
-        if self.hooks.on_bootstrap is not None:
-            self.hooks.on_bootstrap(message, payload)
-
-    def _on_stop_proc(self, _peer: str, message: StopProc, _payload: Payload) -> None:
-        if self.hooks.on_stop_proc is not None:
-            self.hooks.on_stop_proc(message)
+        self.hooks.program.on_bootstrap(message, payload)
 
     def _on_hello(self, _peer: str, message: Hello, _payload: Payload) -> None:
         if message.kind == "proc" and self.hooks.on_proc_ready is not None:
@@ -453,8 +431,8 @@ class Runtime:
         cell = self.cells.get(message.actor)
         if cell is not None:
             cell.cancel(peer, message.call)
-        elif message.actor not in self.tombstones and self.hooks.on_early_cancel is not None:
-            self.hooks.on_early_cancel(message.actor, peer, message.call)
+        elif message.actor not in self.tombstones:
+            self.hooks.actors.on_early_cancel(message.actor, peer, message.call)
 
     def _on_ask_data(self, peer: str, message: AskData, _payload: Payload) -> None:
         if self.hooks.on_ask_data is not None:

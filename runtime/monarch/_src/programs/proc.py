@@ -19,6 +19,7 @@ from importlib import import_module
 from typing import Any
 
 from monarch._src.actor.context import origin_of_output
+from monarch._src.actor.hooks import ProcProgram
 from monarch._src.actor.inspect.handlers import DEBUGGER
 from monarch._src.actor.refs import ProcsRef, client_ref
 from monarch._src.actor.run import actor_thread
@@ -58,15 +59,16 @@ OVERDUE_S = 0.5
 """How long a proc that has to end waits for an actor past its deadline, in seconds."""
 
 
-class Program:
+class Program(ProcProgram):
     """The actors of this proc and their threads."""
 
     def __init__(self) -> None:
         """Build the parts that all procs share, in the zygote. `begin` follows in the fork."""
         self._runtime = runtime = Runtime("", "proc", "")
-        runtime.hooks.on_stop_proc = self._stop
+        runtime.hooks.program = self
         runtime.ownership.on_unhandled = self._escalate
         self._incarnation = 0
+        self._restarts = False  # whether the host agent restarts this proc when it dies
         self._actors = LocalActors(runtime, self._take_main)
         self._main_queue: MainQueue[ActorCell | BootstrapRun] = MainQueue()
         self._has_work = Waitable()  # done when the main thread has work
@@ -94,14 +96,13 @@ class Program:
         self._incarnation = boot.life
         if spec.while_restarting:
             runtime.known.set_incarnation(spec.mesh, boot.rank, boot.life)
-            runtime.hooks.ends_process, runtime.hooks.end_process = self._is_fatal, self._give_up
+            self._restarts = True
         runtime.client_ref = client_ref(
             ties.client, spec.directory, runtime.host, ties.client_number
         )
         if spec.bootstrap:
             self._actors.hold()
             runtime.bootstrapping = True
-            runtime.hooks.on_bootstrap = self._bootstrap
         set_runtime(runtime)
         TELEMETRY.clear()  # a fork inherits the counts of preloaded modules
         node = runtime.node
@@ -188,11 +189,13 @@ class Program:
             self._has_work.finish()
         return given
 
-    def _bootstrap(self, message: Bootstrap, payload: Payload) -> None:
+    def on_bootstrap(self, message: Bootstrap, payload: Payload) -> None:
+        """Queue the bootstrap function for the main thread."""
         self._main_queue.give(BootstrapRun(self._runtime, message, payload))
         self._has_work.finish()
 
-    def _stop(self, message: StopProc) -> None:
+    def on_stop_proc(self, message: StopProc) -> None:
+        """Stop the actors, after which the main thread ends the process."""
         self._ending = True
         self._ends_at = time.monotonic() + message.grace_s
         if self._actors.are_overdue():
@@ -201,8 +204,7 @@ class Program:
             ).start()
         self._runtime.ownership.root.stop(message.reason, message.grace_s)
         self._actors.stop(message.reason, message.grace_s)
-        if self._runtime.hooks.unpause is not None:
-            self._runtime.hooks.unpause(None, None)
+        self._runtime.hooks.debugger.unpause(None, None)
         self._has_work.finish()
 
     def _leave_overdue_actors(self, grace_s: float) -> None:
@@ -239,8 +241,10 @@ class Program:
 
     # --- from any thread ------------------------------------------------------------------------
 
-    def _is_fatal(self, failure: RankFailure) -> bool:
+    def ends_process(self, failure: RankFailure) -> bool:
         """Whether a failed actor ends this process, which is then restarted."""
+        if not self._restarts:
+            return False
         if self._gave_up:  # callers are told of the end of the process
             return True
         if failure.kind == "stopped" or failure.endpoint == "__cleanup__":
@@ -249,7 +253,8 @@ class Program:
             return False  # the next incarnation would fail again
         return not self._ending
 
-    def _give_up(self, failure: RankFailure) -> None:
+    def end_process(self, failure: RankFailure) -> None:
+        """Give up this incarnation with that failure; only the first one counts."""
         with self._giving_up:
             if self._gave_up:
                 return

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from monarch._src.actor.hooks import ErrorExplainer
 from monarch._src.actor.run.mailbox import caller_of
 from monarch._src.actor.runtime import Runtime, runtime
 from monarch._src.errors import CollectiveError
@@ -63,16 +64,14 @@ class RankWatch:
         global _active
         gloo_sockets.install()
         _active = self
-        hooks = runtime().hooks
-        hooks.explain_error, hooks.await_explanation = _explain, _await_reason
+        runtime().hooks.explainer = _ActiveWatch()
 
     def close(self) -> None:
         """Watch no more, unless another watch has begun. Idempotent."""
         global _active
         if self.is_active:
             _active = None
-            hooks = runtime().hooks
-            hooks.explain_error = hooks.await_explanation = None
+            runtime().hooks.explainer = ErrorExplainer()
 
     @property
     def is_active(self) -> bool:
@@ -189,20 +188,22 @@ def why_ended() -> str | None:
     return None if _active is None else _active.state.ended
 
 
-async def _await_reason(error: BaseException) -> None:
-    if _active is not None:
-        await _active.await_reason(error)
+class _ActiveWatch(ErrorExplainer):
+    """Explains errors by the watch of this process."""
 
+    async def await_reason(self, error: BaseException) -> None:
+        if _active is not None:
+            await _active.await_reason(error)
 
-def _explain(cell: Any, caller: str, call: Call, error: BaseException) -> BaseException:
-    watch = _active
-    if watch is None or getattr(cell.instance_object, "__monarch_watches__", False):
-        return error
-    try:
-        return watch.explain(cell, caller, call, error)
-    except Exception:
-        log.exception("the process groups of this rank could not be looked at")
-        return error
+    def explain(self, cell: Any, caller: str, call: Call, error: BaseException) -> BaseException:
+        watch = _active
+        if watch is None or getattr(cell.instance_object, "__monarch_watches__", False):
+            return error
+        try:
+            return watch.explain(cell, caller, call, error)
+        except Exception:
+            log.exception("the process groups of this rank could not be looked at")
+            return error
 
 
 def _explained(why: str, error: BaseException) -> CollectiveError:

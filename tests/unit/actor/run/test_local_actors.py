@@ -41,7 +41,7 @@ def test_only_its_own_cancellations_reach_an_actor(monkeypatch: pytest.MonkeyPat
     runtime = cast("Any", FakeRuntime())
     actors = LocalActors(runtime, claim_main=lambda _cell: True)
     for actor, number in ((1, 7), (2, 8), (1, 9)):
-        runtime.hooks.on_early_cancel(actor, "client", number)
+        actors.on_early_cancel(actor, "client", number)
     for actor in (1, 2, 1):
         spec = SpawnActor(actor, "a", "A", 1, "workers", 0, [], [], "")
         actors.spawn("client", spec, NO_PAYLOAD)
@@ -49,5 +49,5 @@ def test_only_its_own_cancellations_reach_an_actor(monkeypatch: pytest.MonkeyPat
         assert runtime.cells[actor].cancelled == expected
         runtime.cells[actor].cancelled = []
         if actor == 1:
-            runtime.hooks.on_early_cancel(1, "client", 7)
-            runtime.hooks.on_early_cancel(1, "client", 9)
+            actors.on_early_cancel(1, "client", 7)
+            actors.on_early_cancel(1, "client", 9)

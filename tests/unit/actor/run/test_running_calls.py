@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from monarch._src.actor.hooks import Debugger
 from monarch._src.actor.run.running_calls import RunningCalls
 from monarch._src.errors import CallCancelled
 from monarch._src.wire.frames import NO_PAYLOAD
@@ -40,7 +41,7 @@ class FakeCell:
         self.mailbox = self
         self.runtime = self
         self.hooks = self
-        self.unpause = None
+        self.debugger = Debugger()
         self.instance = self.waiting = self.node = self.leader = self
         self.waits: dict[int, Any] = {}
         self.work: Call | None = None

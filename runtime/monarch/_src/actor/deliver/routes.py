@@ -80,7 +80,7 @@ LostCalls: TypeAlias = "list[tuple[int, int]]"  # the number of a call, a positi
 class Routes:
     """The routes of one process, and the order of messages on them."""
 
-    def __init__(self, node: Node, known: Known, payloads: Payloads) -> None:
+    def __init__(self, node: Node, known: Known, payloads: Payloads, inbound: Inbound) -> None:
         self._node = node
         self._directory = ""
         self._known = known
@@ -91,7 +91,7 @@ class Routes:
         self._mesh_routes: dict[int, MeshRoute] = {}
         self._cast_sender = CastSender(node, self.tell_agent_at)
         self._replay_log = ReplayLog()
-        self.inbound = Inbound()
+        self.inbound = inbound
 
     def begin(self, rank: int, directory: str) -> None:
         """Set this process's rank (-1: a client) and the directory of its session."""

@@ -35,12 +35,8 @@ from monarch._src.wire.messages import (
     Message,
     Reply,
     SetLinks,
-    SpawnActor,
-    StopActor,
-    StopProc,
 )
 
-_TAKEN: tuple[type[Message], ...] = (Call, SpawnActor, StopActor, StopProc)
 _Item: TypeAlias = "tuple[str, Message, Payload]"
 CONSENT = (
     "fault injection on links is off in this process; call configure(fault_injection=True) before "
@@ -58,7 +54,7 @@ class LinkFaults:
         # Guards the links, and the sending of messages, so that they leave in order.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._inner_handlers = dict(runtime.routes.inbound.handlers)
+        self._deliver_in_turn = runtime.routes.inbound.deliver
         self._on_reply = runtime.handlers[Reply]
         self._installed = False
         self._wake_sent = False  # whether a wake-up of the receiving thread is pending
@@ -96,11 +92,9 @@ class LinkFaults:
         if busy == self._installed:
             return
         self._installed = busy
-        inbound = self._runtime.routes.inbound.handlers
-        handlers = self._runtime.handlers
-        for kind in _TAKEN:
-            inbound[kind] = self._on_incoming if busy else self._inner_handlers[kind]
-        handlers[Reply] = self._on_incoming if busy else self._on_reply
+        run = self._runtime
+        run.routes.inbound.deliver = self._on_incoming if busy else self._deliver_in_turn
+        run.handlers[Reply] = self._on_incoming if busy else self._on_reply
         self._node.divert(self._send if busy else None)
         if self._pipe is None:
             self._pipe = os.pipe()
@@ -123,10 +117,10 @@ class LinkFaults:
             self._deliver(peer, message, payload)
 
     def _deliver(self, peer: str, message: Any, payload: Payload) -> None:
-        taker = (
-            self._on_reply if isinstance(message, Reply) else self._inner_handlers[type(message)]
-        )
-        taker(peer, message, payload)
+        if isinstance(message, Reply):
+            self._on_reply(peer, message, payload)
+        else:
+            self._deliver_in_turn(peer, message, payload)
 
     def _send(self, name: str, message: Message, payload: Payload) -> bool:
         direction = VIA_AGENT if isinstance(message, Answer) else OUT

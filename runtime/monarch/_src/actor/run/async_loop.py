@@ -325,18 +325,16 @@ class _AsyncActor:
             if id(call) in cell.running_calls.cancelled:
                 _uncancel(task)
             error = cancelled if self._ending_failure is None else CallAborted(self._ending_failure)
-            if cell.runtime.hooks.on_endpoint_error is not None:
-                cell.runtime.hooks.on_endpoint_error(cell, error)
+            cell.runtime.hooks.debugger.on_endpoint_error(cell, error)
         except BaseException as raised:
             error = raised
-            if cell.runtime.hooks.on_endpoint_error is not None:
-                cell.runtime.hooks.on_endpoint_error(cell, raised)
+            cell.runtime.hooks.debugger.on_endpoint_error(cell, raised)
         finally:
             ran_ns = cell.end_call(running)
             if ended is not None:
                 ended(error)
-        if error is not None and cell.runtime.hooks.await_explanation is not None:
-            await cell.runtime.hooks.await_explanation(error)
+        if error is not None:
+            await cell.runtime.hooks.explainer.await_reason(error)
         fatal = cell.running_calls.complete(peer, call, value, error, bound, ran_ns)
         if fatal is not None:
             cell.fail(*fatal)

@@ -77,13 +77,9 @@ class BootstrapRun:
         runtime, ref = self._runtime, self._runtime.proc_ref
         assert ref is not None
         failure = self.failure
-        if (
-            failure is not None
-            and runtime.hooks.ends_process is not None
-            and runtime.hooks.ends_process(failure)
-        ):
-            if runtime.hooks.end_process is not None:
-                runtime.hooks.end_process(failure)
+        program = runtime.hooks.program
+        if failure is not None and program.ends_process(failure):
+            program.end_process(failure)
             return
         runtime.node.send(ref.owner, Bootstrapped(ref.uid, runtime.rank, self.failure))
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import msgspec
 
 from monarch._src.actor.errors.remote import pack_failure
+from monarch._src.actor.hooks import ActorHost
 from monarch._src.actor.run.actor_thread import run
 from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.run.creators import spawned_by_bootstrap
@@ -26,7 +27,7 @@ from monarch._src.wire.ids import parse_proc_node
 from monarch._src.wire.messages import DIED, OK, Call, SpawnActor, StopActor, Watch
 
 
-class LocalActors:
+class LocalActors(ActorHost):
     """All actors of this process.
 
     `claim_main(cell)` may claim an actor for the main thread by returning True; the main thread
@@ -55,10 +56,7 @@ class LocalActors:
         # Actors begin one at a time, in the order of their spawn messages.
         self._begin_lock = threading.Lock()
         self._changed = threading.Condition()
-        runtime.hooks.on_spawn = self.spawn
-        runtime.hooks.on_actor_gone = self._on_actor_gone
-        runtime.hooks.on_unknown_actor = self._on_unknown_actor
-        runtime.hooks.on_early_cancel = self._on_early_cancel
+        runtime.hooks.actors = self
         runtime.terminations.on_node_ended = self._on_creator_ended
 
     def spawn(self, _peer: str, spec: SpawnActor, payload: Payload) -> None:
@@ -148,7 +146,8 @@ class LocalActors:
                 self._changed.wait(left)
         return True
 
-    def _on_actor_gone(self, cell: ActorCell) -> None:
+    def on_actor_gone(self, cell: ActorCell) -> None:
+        """An actor has ended: remove it, and wake the thread that waits for the last one."""
         with self._changed:
             if self._cells.get(cell.spec.actor) is cell:
                 del self._cells[cell.spec.actor]
@@ -162,7 +161,7 @@ class LocalActors:
 
     # --- messages without an actor ----------------------------------------------------------------
 
-    def _on_unknown_actor(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
+    def on_unknown_actor(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
         """Hold a call that has arrived before the message that spawns its actor.
 
         A mesh can be passed on before its actors exist, and messages of different senders have no
@@ -181,7 +180,7 @@ class LocalActors:
                 early.timer.start()
             early.messages.append((peer, message, payload))
 
-    def _on_early_cancel(self, actor: int, caller: str, number: int) -> None:
+    def on_early_cancel(self, actor: int, caller: str, number: int) -> None:
         """Hold a cancellation, which may overtake the message that spawns its actor."""
         self._early_cancels.append((actor, caller, number))
 

@@ -96,7 +96,7 @@ class RunningCalls:
         cell = self._cell
         runtime = cell.runtime
         self.cancelled[id(call)] = call
-        if runtime.hooks.unpause is not None and runtime.hooks.unpause(cell, call):
+        if runtime.hooks.debugger.unpause(cell, call):
             return
         waits = self._waits_of(call)
         if cell.raise_in is None or not cell.raise_in(call):
@@ -234,8 +234,7 @@ class RunningCalls:
             if call.call:
                 self._answer_died(peer, call, error.why, counts)
             return None
-        if cell.runtime.hooks.explain_error is not None:
-            error = cell.runtime.hooks.explain_error(cell, call.reply_to or peer, call, error)
+        error = cell.runtime.hooks.explainer.explain(cell, call.reply_to or peer, call, error)
         if (isinstance(error, Exception) or cancelled) and call.call and not call.by_port:
             if isinstance(error, ForwardedError):
                 told = pack_failure(error.failure, error.exception)

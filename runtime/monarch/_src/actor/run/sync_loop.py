@@ -128,8 +128,7 @@ def _run_endpoint(
                 shield.end()
     except BaseException as error:
         shield.end()  # the exception may have interrupted the first `end`
-        if cell.runtime.hooks.on_endpoint_error is not None:
-            cell.runtime.hooks.on_endpoint_error(cell, error)
+        cell.runtime.hooks.debugger.on_endpoint_error(cell, error)
         if ended is not None:
             ended(error)
         return None, error, bound, cell.end_call(running)

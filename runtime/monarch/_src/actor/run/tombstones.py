@@ -114,9 +114,7 @@ class Tombstones:
         if not message.call:
             to = f"{run.name}/{self._entries[message.actor][0][0]}#{message.actor:x}"
             run.undeliverable.return_to_sender(peer, message, to, why)
-        elif run.hooks.ends_process is None or not run.hooks.ends_process(
-            why
-        ):  # or the caller hears of that end
+        elif not run.hooks.program.ends_process(why):  # else callers receive that end
             run.routes.reply(peer, message, DIED, pack_failure(why, None))
 
     def supervisor_of(self, uid: int) -> Supervisor | None:

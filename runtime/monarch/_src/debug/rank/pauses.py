@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from monarch._src.actor.context import ActorInstance, current
+from monarch._src.actor.hooks import Debugger
 from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.run.running_calls import CallAborted
 from monarch._src.actor.runtime import Runtime, runtime_or_none
@@ -175,7 +176,7 @@ class PausedThread:
         return was_waiting
 
 
-class ProcPauses:
+class ProcPauses(Debugger):
     """All debug sessions of this process."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -190,7 +191,7 @@ class ProcPauses:
         self._post_mortem = False  # whether failing endpoints pause
         self._pauses_bystanders = False  # whether those of bystanders do, too
         self._bridge: Bridge | None = None  # while an editor is connected
-        runtime.hooks.unpause = self.unpause
+        runtime.hooks.debugger = self
 
     # --- on paused threads ------------------------------------------------------------------------
 
@@ -329,7 +330,7 @@ class ProcPauses:
         with self._lock:
             self._sessions.pop(number, None)
 
-    def on_failure(self, worker: ActorCell, error: BaseException) -> None:
+    def on_endpoint_error(self, cell: ActorCell, error: BaseException) -> None:
         """An endpoint has raised: pause with its frames before the caller gets the exception."""
         if self._bridge is not None:
             self._bridge.trace_again()
@@ -363,7 +364,6 @@ class ProcPauses:
         elif isinstance(message, KeepFailures):
             self._post_mortem = message.on
             self._pauses_bystanders = message.bystanders
-            self._update_failure_hook()
         elif isinstance(message, BreakIn):
             self._break_in(message.request)
         elif isinstance(message, SetBridge):
@@ -375,7 +375,6 @@ class ProcPauses:
         if message.open:
             module = import_module("monarch._src.debug.rank.debugpy")
             self._bridge = module.RankBridge(self, message.bridge)
-            self._update_failure_hook()
         elif self._bridge is not None and self._bridge.number == message.bridge:
             self._bridge.close()
 
@@ -383,11 +382,6 @@ class ProcPauses:
         """A bridge has unloaded its debugger. On the bridge thread."""
         if self._bridge is bridge:
             self._bridge = None
-            self._update_failure_hook()
-
-    def _update_failure_hook(self) -> None:
-        wanted = self._post_mortem or self._bridge is not None
-        self.runtime.hooks.on_endpoint_error = self.on_failure if wanted else None
 
     def _break_in(self, request: int) -> None:
         if self._break_in_module is None:
@@ -395,19 +389,19 @@ class ProcPauses:
         threads, problem = self._break_in_module.break_in(self)
         self.runtime.node.send(AGENT, BrokeIn(request, threads, problem))
 
-    def unpause(self, worker: ActorCell | None, call: Call | None) -> bool:
+    def unpause(self, cell: ActorCell | None, call: Call | None) -> bool:
         """End the pauses of a call that is cancelled, or of an actor or a process that is to end.
 
-        `worker` None: the process ends, with the code outside of actors. Any thread. Returns
+        `cell` None: the process ends, with the code outside of actors. Any thread. Returns
         whether a thread was paused for it; that thread then raises.
         """
-        if worker is None:
+        if cell is None:
             self._is_ending = True
         found = False
         for session in list(self._sessions.values()):
-            if session.worker is not worker or (call is not None and session.call is not call):
+            if session.worker is not cell or (call is not None and session.call is not call):
                 continue
-            found |= session.end(_ending_of(worker, call))
+            found |= session.end(_ending_of(cell, call))
         return found
 
 
