@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar, cas
 
 from monarch._src.actor.context import ActorInstance, current
 from monarch._src.actor.deadlock.state.waits import FIRST_S, Wait
+from monarch._src.actor.state.calls import PendingCall
 from monarch._src.actor.state.deadline_pauses import Pauses
 from monarch._src.errors import CallCancelled, DeadlockError
 from monarch._src.failures.endpoint_text import endpoint_text
@@ -28,12 +29,14 @@ if TYPE_CHECKING:
     from monarch._src.actor.call.unread import UnreadError
 
 R = TypeVar("R")
+# After the first error of several ranks, `get` waits this long (seconds) for the others.
 OTHERS_S = 0.05
 PAUSES = Pauses()
 """The pauses of ranks at breakpoints, as far as this process knows them."""
 POLL_S = 0.1  # how often a wait checks whether a paused deadline runs again
-_decoding = threading.RLock()
-_observing = threading.RLock()
+# One lock for all futures, since each call makes one, and few are read by several threads.
+_decoding = threading.RLock()  # a value is decoded once
+_observing = threading.RLock()  # a list of callbacks is created once
 
 
 class Prober(Protocol):
@@ -72,7 +75,7 @@ class Future(Waitable, Generic[R]):
     )
 
     def __init__(self, leader: ReceiveLeader, prober: Prober | None = None) -> None:
-        """`prober` is check_due whether a long wait of an actor can ever end."""
+        """`prober` checks whether a long wait of an actor can ever end; None: no check."""
         # In place of `super().__init__()`, since every call creates a future.
         self.done = False
         self.leader = None
@@ -87,8 +90,8 @@ class Future(Waitable, Generic[R]):
         self.all_answered: Waitable | None = None
         # The last wait has ended without the answer, so a receiver may hand this future out again.
         self.abandoned = False
-        # The PendingCall, if a call settles this future.
-        self.pending: Any = None
+        # Set if a call settles this future.
+        self.pending: PendingCall | None = None
         # The cycle that the last wait was part of, if that wait had a time-out.
         self._cycle: Sequence[str] = ()
         # An object that must live as long as this future is waited for, if any.
@@ -201,9 +204,8 @@ class Future(Waitable, Generic[R]):
             # Ranks often fail alike and together: a short wait joins them into one error.
             all_answered, self.all_answered = self.all_answered, None
             self._receive_leader.wait(all_answered, OTHERS_S)
-            if (
-                self.pending is not None and self.pending.after_output is not None
-            ):  # wait for their last lines too
+            # The last lines of those ranks are shown before the error too.
+            if self.pending is not None and self.pending.after_output is not None:
                 shown = Waitable()
                 self.pending.after_output(shown.finish)
                 self._receive_leader.wait(shown)
@@ -291,9 +293,11 @@ class Future(Waitable, Generic[R]):
 
     def _outlasts_pauses(self, timeout: float | None, began: float) -> bool:
         """After a time-out, wait on for as long as ranks that owe an answer were paused."""
-        while PAUSES and timeout and self.pending is not None and not self.done:
-            mesh, region = self.pending.actor_mesh.procs.uid, self.pending.region
-            owing = [(mesh, region.global_rank(at)) for at in self.pending.owing()]
+        pending = self.pending
+        target = None if pending is None else pending.actor_mesh
+        while PAUSES and timeout and pending is not None and target is not None and not self.done:
+            mesh, region = target.procs.uid, pending.region
+            owing = [(mesh, region.global_rank(at)) for at in pending.owing()]
             now = monotonic()
             stood_still, paused = PAUSES.within(owing, began, now)
             left = began + timeout + stood_still - now
@@ -469,15 +473,15 @@ class Future(Waitable, Generic[R]):
         return f"<Future {state}{hint}>"
 
 
-def owing_text(pending: Any) -> str:
+def owing_text(pending: PendingCall | None) -> str:
     """` from Trainer.step on cells[gpus=3] (1 of 8 ranks)`: the ranks that owe an answer."""
-    if pending is None or not pending.endpoint:
+    target = None if pending is None else pending.actor_mesh
+    if pending is None or target is None or not pending.endpoint:
         return ""
     owing = [pending.region.global_rank(position) for position in pending.owing()]
     if not owing:  # the last answer has just arrived
         return ""
-    target, ranks = pending.actor_mesh, len(pending.region)
-    procs = target.procs
+    procs, ranks = target.procs, len(pending.region)
     called = endpoint_text(target.class_name, pending.endpoint)
     points = [(dict(procs.extent.point_of_rank(rank)), procs.name) for rank in owing]
     if len(owing) == 1:
@@ -509,15 +513,15 @@ _NO_ANSWER = (
 )
 
 
-def _without_runtime(_pending: Any) -> None:
+def _without_runtime(_pending: PendingCall) -> None:
     raise RuntimeError("no runtime has set the canceller")
 
 
-_cancel_pending: Callable[[Any], None] = _without_runtime
+_cancel_pending: Callable[[PendingCall], None] = _without_runtime
 
 
-def set_canceller(cancel: Callable[[Any], None]) -> None:
-    """Say how the calls that a future waits for are cancelled. Called once, by `actor.runtime`."""
+def set_canceller(cancel: Callable[[PendingCall], None]) -> None:
+    """Set the function that cancels a call. Called once, by `actor.runtime`."""
     global _cancel_pending
     _cancel_pending = cancel
 

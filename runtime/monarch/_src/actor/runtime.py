@@ -22,6 +22,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from monarch._src.actor import forked
+from monarch._src.actor.call.target import target_of
 from monarch._src.actor.context import ActorId, ActorInstance, Context
 from monarch._src.actor.deadlines import Deadlines
 from monarch._src.actor.deadlock.detector import DeadlockDetector
@@ -275,9 +276,9 @@ class Runtime:
         `only`: restricts the request to these ranks of the proc mesh. A pending call that runs no
         endpoint cannot be cancelled.
         """
-        target: Any = pending.actor_mesh
         if not pending.endpoint:
             return
+        target = target_of(pending)
         message = CancelCall(target.uid, pending.number)
         for rank in map(pending.region.global_rank, pending.owing()):
             if only is None or rank in only:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
+from monarch._src.actor.call.target import target_of
 from monarch._src.actor.future import Future
 from monarch._src.actor.runtime import Runtime, runtime, runtime_or_none
 from monarch._src.actor.state.calls import PendingCall
@@ -56,7 +57,7 @@ def call_of(future: Future[Any]) -> OpenCall | None:
     `owing` has the ranks that have not answered yet.
     """
     pending = future.pending
-    if not isinstance(pending, PendingCall) or not pending.endpoint:
+    if pending is None or not pending.endpoint:
         return None
     return _described(pending, runtime())
 
@@ -99,7 +100,7 @@ def cancel_on(mesh: ProcMesh, ranks: Collection[int]) -> list[OpenCall]:
     uid = int(mesh.uid, 16)
     cancelled: list[tuple[PendingCall, OpenCall]] = []
     for pending in running.calls.calls():
-        target: Any = pending.actor_mesh
+        target = target_of(pending)
         if not pending.endpoint or target.procs.uid != uid:
             continue
         owing = [rank for rank in map(pending.region.global_rank, pending.owing()) if rank in ranks]
@@ -141,15 +142,15 @@ def interrupt_procs(mesh: ProcMesh, ranks: Iterable[int] = ()) -> None:
 
 
 def _described(call: PendingCall, running: Runtime) -> OpenCall:
-    target: Any = call.actor_mesh
+    target = target_of(call)
     extent = target.procs.extent
     owing = [call.region.global_rank(position) for position in call.owing()]
     return OpenCall(
         number=call.number,
-        mesh=cast(str, target.procs.name),
+        mesh=target.procs.name,
         mesh_uid=f"{target.procs.uid:x}",
-        actor=cast(str, target.name),
-        actor_class=cast(str, target.class_name),
+        actor=target.name,
+        actor_class=target.class_name,
         endpoint=call.endpoint,
         ranks=len(call.region),
         owing=tuple(dict(extent.point_of_rank(rank)) for rank in owing),

@@ -6,9 +6,10 @@ Runs in: any process that calls.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, cast
 
 from monarch._src.actor.refs import ProcsRef
+from monarch._src.actor.state.calls import PendingCall
 from monarch._src.failures.report import RankFailure
 from monarch._src.shape import Region
 
@@ -32,3 +33,11 @@ class Target(Protocol):
     def check_usable(self) -> None: ...
     def failures_in(self, region: Region) -> Mapping[int, RankFailure]: ...
     def describe_as_actor(self, failure: RankFailure, rank: int) -> RankFailure: ...
+
+
+def target_of(pending: PendingCall) -> Target:
+    """The target of an open call to an endpoint.
+
+    The table of open calls is pure, and knows a target by the parts that it records.
+    """
+    return cast(Target, pending.actor_mesh)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from monarch._src.actor.call.target import target_of
 from monarch._src.actor.context import ActorInstance
 from monarch._src.actor.deadlock.state.waits import Wait
 from monarch._src.actor.deliver.routes import Routes
@@ -93,7 +94,7 @@ class DeadlockDetector:
             self._send(wait.future.pending, message)
 
     def _send(self, pending: PendingCall, probe: Probe) -> None:
-        target: Any = pending.actor_mesh
+        target = target_of(pending)
         probe.actor = target.uid
         probe.along = pending.number
         for position in pending.owing():

@@ -10,14 +10,38 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from monarch._src.actor.state.endpoint_metrics import EndpointCounts
 from monarch._src.actor.state.history import HISTORY
 from monarch._src.failures.report import RankFailure
-from monarch._src.shape import Region
+from monarch._src.shape import Extent, Region
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.messages import OK
+
+
+class CalledProcs(Protocol):
+    """The procs of the called actors; see `actor.refs.ProcsRef`."""
+
+    @property
+    def uid(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def extent(self) -> Extent: ...
+
+
+class CalledActors(Protocol):
+    """The actors that a call goes to; see `actor.call.target.Target`."""
+
+    @property
+    def procs(self) -> CalledProcs: ...
+    @property
+    def uid(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def class_name(self) -> str: ...
 
 
 class PendingCall(ABC):
@@ -47,9 +71,13 @@ class PendingCall(ABC):
     streams_answers: ClassVar[bool] = False  # whether each answer is used as it arrives
 
     def __init__(
-        self, mesh: int, actor_mesh: object, region: Region, ranks: int | None = None
+        self,
+        mesh: int,
+        actor_mesh: CalledActors | None,
+        region: Region,
+        ranks: int | None = None,
     ) -> None:
-        """`ranks`: the size of the region, if the caller knows it."""
+        """`actor_mesh`: None for a question to procs. `ranks`: the size of the region, if known."""
         self.number = 0  # its number in the table, once it is open
         self.endpoint = ""  # the name of the called endpoint, if any
         self.origin = 0  # the cell that called, if a front end numbers them
@@ -230,8 +258,8 @@ class CallTable:
         if not call.owed:
             now_ns = self._clock()
             counts.ended(now_ns - call.begun_ns)
-            if HISTORY.sent is not None:
-                target: Any = call.actor_mesh
+            if HISTORY.sent is not None and call.actor_mesh is not None:
+                target = call.actor_mesh
                 HISTORY.sent.add(
                     (
                         now_ns, call.begun_ns, call.number, call.sent_by, target.uid, call.mesh,

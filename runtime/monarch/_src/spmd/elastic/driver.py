@@ -255,7 +255,7 @@ class ElasticDriver:
             answers = self._collect(calls, code=True)
         except BaseException:
             for _, _, future in calls:
-                if not future.done:
+                if not future.done and future.pending is not None:
                     runtime().cancel(future.pending)
             raise
         self._raised = answers.raised

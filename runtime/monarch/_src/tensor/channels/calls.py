@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from monarch._src.actor.call.responses import OneCall
-from monarch._src.actor.call.target import Target
+from monarch._src.actor.call.target import Target, target_of
 from monarch._src.actor.errors.remote import error_for, unpack_failure
 from monarch._src.actor.future import Future
 from monarch._src.actor.serialize import unpack_value
@@ -62,8 +62,7 @@ class BatchCall(PendingCall):
         self._end_if_last()
 
     def on_lost(self, position: int, failure: RankFailure) -> None:
-        target: Any = self.actor_mesh
-        found = target.describe_as_actor(failure, self.region.global_rank(position))
+        found = target_of(self).describe_as_actor(failure, self.region.global_rank(position))
         self._channel.error = self._channel.error or death_error([found])
         self._end_if_last()
 
