@@ -86,7 +86,10 @@ def answering() -> Pair:
 def running() -> Pair:
     """The callee: when it came, how long it waited and ran, the figures of both payloads."""
     run: Any = SimpleNamespace(
-        metrics=MetricsTable(), routes=SimpleNamespace(reply=lambda *_: None), name="here"
+        metrics=MetricsTable(),
+        routes=SimpleNamespace(reply=lambda *_: None),
+        name="here",
+        node=None,
     )
     spec: Any = SimpleNamespace(mesh=1, mesh_name="workers", class_name="Echo", name="echo")
     worker: Any = SimpleNamespace(runtime=run, dead=None)
@@ -98,9 +101,9 @@ def running() -> Pair:
 
         def handle() -> None:
             came = monotonic_ns() if name == "counted" else 0
-            in_hand.take("client", call, PAYLOAD)
-            served = endpoints.take(call, PAYLOAD, 5000 - came)
-            in_hand.finish("client", call, None, None, served, 4321)
+            in_hand.accept("client", call, PAYLOAD, came)
+            bound = endpoints.look_up(call, PAYLOAD, 5000 - came)
+            in_hand.complete("client", call, None, None, bound, 4321)
 
         return handle
 

@@ -17,7 +17,6 @@ from monarch._src.actor.run.endpoint_table import BoundEndpoint
 from monarch._src.actor.run.event_loop import ActorLoop, new_loop
 from monarch._src.actor.run.mailbox import CHECK_FAILURES, CheckFailures, Item, Mailbox, Stop
 from monarch._src.actor.run.running_calls import CallAborted
-from monarch._src.actor.serialize import unpack_value
 from monarch._src.actor.supervise.ownership import UNTIL_OVERDUE, Supervisor
 from monarch._src.actor.tracing import TRACE
 from monarch._src.errors import CallCancelled
@@ -130,9 +129,8 @@ class _AsyncActor:
         self._overlapping: set[asyncio.Task[None]] = set()
         self._checking: asyncio.Task[None] | None = None
         self._hook_waits = False  # whether `_checking` awaits the answer of an actor
-        self._released: asyncio.Future[None] | None = (
-            None  # done when messages need not wait for `_checking`
-        )
+        # Done when messages need not wait for `_checking`.
+        self._released: asyncio.Future[None] | None = None
         self._changes = _SupervisorChanges(cell.supervisor, loop)
         self._ending_failure: RankFailure | None = None  # why overlapping calls are cancelled
         # The work of each task: a call, or the cell while the actor is constructed.
@@ -300,8 +298,7 @@ class _AsyncActor:
 
     async def _run(self, peer: str, call: Call, payload: Payload, arrived_ns: int) -> None:
         cell = self._cell
-        cell.begin_call(call)
-        running = cell.runtime.slot.begin(cell.board_name, call.endpoint.encode())
+        running = cell.begin_call(call)
         task = asyncio.current_task()
         bound: BoundEndpoint | None = None
         value: Any = None
@@ -310,10 +307,7 @@ class _AsyncActor:
         try:
             bound = self._endpoints.look_up(call, payload, running[0] - arrived_ns)
             if bound is not None:
-                args, kwargs = unpack_value(payload)
-                payload.drop()
-                if call.by_port:
-                    args = (self._endpoints.port_for(peer, call, bound.counts), *args)
+                args, kwargs = bound.arguments(peer, call, payload)
                 try:
                     self.work[task] = call
                     if id(call) in cell.running_calls.cancelled:
@@ -335,9 +329,7 @@ class _AsyncActor:
                 ended(error)
         if error is not None:
             await cell.runtime.hooks.explainer.await_reason(error)
-        fatal = cell.running_calls.complete(peer, call, value, error, bound, ran_ns)
-        if fatal is not None:
-            cell.fail(*fatal)
+        cell.running_calls.complete(peer, call, value, error, bound, ran_ns)
 
     async def _clean_up(self, cause: BaseException | None) -> BaseException | None:
         done = self._cell.clean_up(cause)

@@ -91,9 +91,8 @@ class ActorCell:
         self.dead: RankFailure | None = None
         self.cause: BaseException | None = None
         self.finalized = False  # whether it has ended and cleaned up
-        self.stop_deadline: float | None = (
-            None  # by when it is to have ended; None: it was not told to
-        )
+        # By when it is to have ended; None: no stop was requested.
+        self.stop_deadline: float | None = None
         self.running_calls = RunningCalls(self)
         # Of an async actor: its loop and tasks.
         self.tasks: Tasks | None = None
@@ -103,9 +102,8 @@ class ActorCell:
         self.raise_in: Callable[[Call], bool] | None = None
         # Makes the thread of an async actor notice that the actor has ended.
         self.interrupt: Callable[[], None] | None = None
-        self._stop_requests: deque[tuple[str, StopActor]] = (
-            deque()
-        )  # answered when the actor has ended
+        # Answered when the actor has ended.
+        self._stop_requests: deque[tuple[str, StopActor]] = deque()
         self._lock = GuardedLock()
         self._cleaned = False
         self._report_timer: threading.Timer | None = None
@@ -284,8 +282,11 @@ class ActorCell:
                 log.debug("interrupted while its meshes end")
         self.supervisor.on_grace_expired()
 
-    def begin_call(self, call: Call) -> None:
-        """Set the context and the output's origin, on the thread or in the task of the call."""
+    def begin_call(self, call: Call) -> Running:
+        """Set the context and the output's origin, and show the call on the status board.
+
+        On the thread or in the task of the call; `end_call` needs the result.
+        """
         current.set(
             Context(
                 self.instance, call.rank if call.seen_as < 0 else call.seen_as, call.labels,
@@ -295,6 +296,7 @@ class ActorCell:
         if call.origin != self.runtime.origin:
             self.runtime.origin = call.origin
             begin_output(call.origin)
+        return self.runtime.slot.begin(self.board_name, call.endpoint.encode())
 
     def end_call(self, running: Running) -> int:
         """Restore the idle context after a call; returns how many nanoseconds the call ran."""
@@ -352,7 +354,7 @@ class ActorCell:
         self.supervisor.carry_out(actions)
         if cleans and self.actor_class is not None:
             if hasattr(self.actor_class.cls, "__cleanup__") or self.supervisor.meshes:
-                # The owner is told after the clean-up, or when the time for that is up.
+                # The report to the owner follows the clean-up, or the end of the time for that.
                 self._report_timer = threading.Timer(grace_s, self.supervisor.report_now)
                 self._report_timer.daemon = True
                 self._report_timer.start()

@@ -13,7 +13,9 @@ from typing import Any
 from monarch._src.actor.endpoint import ActorClass, EndpointMethod, actor_class
 from monarch._src.actor.ports import Port
 from monarch._src.actor.runtime import Runtime
+from monarch._src.actor.serialize import unpack_value
 from monarch._src.actor.state.endpoint_metrics import EndpointCounts
+from monarch._src.net.node import Node
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Call, SpawnActor
 from monarch._src.wire.metrics_codec import Key
@@ -34,11 +36,33 @@ def _awaited(function: Callable[..., Any]) -> Callable[..., Any]:
 class BoundEndpoint:
     """One endpoint of one actor; `counts` is None if it is not instrumented."""
 
-    __slots__ = ("counts", "method")
+    __slots__ = ("_node", "counts", "method")
 
-    def __init__(self, method: EndpointMethod[Any, Any], counts: EndpointCounts | None) -> None:
+    def __init__(
+        self, method: EndpointMethod[Any, Any], counts: EndpointCounts | None, node: Node
+    ) -> None:
         self.method = method
         self.counts = counts
+        self._node = node
+
+    def arguments(
+        self, peer: str, call: Call, payload: Payload
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Unpickle the arguments of a call, and let go of its payload.
+
+        An endpoint with `explicit_response_port` gets the port of the answer as its first argument.
+        """
+        args, kwargs = unpack_value(payload)
+        payload.drop()
+        if call.by_port:
+            args = (self._port_for(peer, call), *args)
+        return args, kwargs
+
+    def _port_for(self, peer: str, call: Call) -> Port[Any]:
+        to, address = call.reply_to, call.reply_address
+        if not to:
+            to, address = peer, self._node.address_of(peer)
+        return Port(to, address, call.call, call.rank, counts=self.counts)
 
 
 class EndpointTable:
@@ -69,15 +93,9 @@ class EndpointTable:
 
     def _bind(self, name: str) -> BoundEndpoint:
         if name == UPDATE:
-            update = _awaited(self._update) if self._class.is_async else self._update
-            return BoundEndpoint(EndpointMethod(update, instrument=False), None)
+            return self._built_in(self._update)
         if name == CLASS:
-            ask = (
-                _awaited(self._class_unless_named)
-                if self._class.is_async
-                else self._class_unless_named
-            )
-            return BoundEndpoint(EndpointMethod(ask, instrument=False), None)
+            return self._built_in(self._class_unless_named)
         method = self._class.endpoints.get(name)
         if method is None:
             # A call of an unmarked method comes from as_endpoint, which has checked it.
@@ -88,10 +106,16 @@ class EndpointTable:
                 function = _awaited(function)
             method = EndpointMethod[Any, Any](function)
         if not method.instrument:
-            return BoundEndpoint(method, None)
+            return BoundEndpoint(method, None, self._runtime.node)
         spec = self._spec
         key = Key(spec.mesh, spec.mesh_name, spec.class_name, spec.name, name)
-        return BoundEndpoint(method, self._runtime.metrics.counts(key, monotonic_ns()))
+        counts = self._runtime.metrics.counts(key, monotonic_ns())
+        return BoundEndpoint(method, counts, self._runtime.node)
+
+    def _built_in(self, function: Callable[..., Any]) -> BoundEndpoint:
+        called = _awaited(function) if self._class.is_async else function
+        method = EndpointMethod[Any, Any](called, instrument=False)
+        return BoundEndpoint(method, None, self._runtime.node)
 
     def _update(self, instance: Any, cls: Any) -> None:
         """Replace the class of the actor, from its next message on; its attributes stay."""
@@ -104,13 +128,6 @@ class EndpointTable:
         """The class of the actor; None if it has that module and name."""
         cls = self._class.cls
         return None if (cls.__module__, cls.__qualname__) == (module, qualname) else cls
-
-    def port_for(self, peer: str, call: Call, counts: EndpointCounts | None) -> Port[Any]:
-        """The port through which an endpoint answers that call, with the endpoint's metrics."""
-        to, address = call.reply_to, call.reply_address
-        if not to:
-            to, address = peer, self._runtime.node.address_of(peer)
-        return Port(to, address, call.call, call.rank, counts=counts)
 
     def is_concurrent(self, name: str) -> bool:
         """Whether calls of that endpoint overlap."""

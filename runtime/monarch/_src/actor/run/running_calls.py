@@ -41,7 +41,7 @@ from monarch._src.wire.messages import DIED, OK, RAISED, Call, StopActor
 if TYPE_CHECKING:
     from monarch._src.actor.run.cell_protocol import Cell
 
-_NONE = pack_value(None)
+_NONE = pack_value(None)  # the answer of most endpoints, pickled once
 EARLY_CANCELS = 64  # how many cancellations of calls that have not arrived are kept
 
 
@@ -158,9 +158,9 @@ class RunningCalls:
     def accept(self, peer: str, call: Call, payload: Payload, arrived_ns: int) -> bool:
         """Accept a call; False if it is not to run and has been answered already."""
         self.calls[id(call)] = (peer, call, payload, arrived_ns)
-        if (
-            self._cell.dead is not None
-        ):  # checked after the insertion, so that one thread answers it
+        # Checked after the insertion: `drain`, on the thread that ends the actor, sets `dead` first
+        # and then empties the table. One of the two threads removes the call, and so answers it.
+        if self._cell.dead is not None:
             if self.calls.pop(id(call), None) is not None:
                 self.reject(peer, call)
             return False
@@ -181,21 +181,20 @@ class RunningCalls:
         error: BaseException | None,
         bound: BoundEndpoint | None,
         ran_ns: int,
-    ) -> tuple[RankFailure, BaseException] | None:
-        """Answer a call.
-
-        Returns the actor's failure and its cause, if the exception ends the actor.
-        """
+    ) -> None:
+        """Answer a call. Fails the actor if the exception of its endpoint ends it."""
         if forked.is_fork and self._cell.runtime.node.is_fork:
             forked.end_fork(error)
         counts = None if bound is None else bound.counts
-        if counts is not None:  # before the answer, so that a caller who has it finds it counted
+        # Before the answer, so that a caller that has the answer finds the call counted.
+        if counts is not None:
             counts.ended(ran_ns)
         item = self.calls.pop(id(call), None)
         if item is None:
-            return None  # the actor has ended meanwhile, and the call is answered
+            return  # the actor has ended meanwhile, and the call is answered
         history = HISTORY.handled
-        if history is not None and counts is not None:  # as `_remember`, without the call
+        # As `_remember`, inlined: a function call costs time with each message.
+        if history is not None and counts is not None:
             history.rows.append(
                 (
                     monotonic_ns(), self._cell.spec.actor, call.reply_to or peer, call.sent_by,
@@ -206,15 +205,15 @@ class RunningCalls:
         cancelled = bool(self.cancelled) and self.cancelled.pop(id(call), None) is not None
         if error is None:
             if not call.call or call.by_port:
-                return None
+                return
             try:
                 payload = _NONE if value is None else pack_value(value, loose=True)
             except Exception as why:
                 error = unpicklable_answer(value, why)
             else:
                 self._answer(peer, call, OK, payload, counts, ran_ns)
-                return None
-        return self._complete_raised(peer, call, error, counts, cancelled=cancelled)
+                return
+        self._complete_raised(peer, call, error, counts, cancelled=cancelled)
 
     def _complete_raised(
         self,
@@ -224,7 +223,7 @@ class RunningCalls:
         counts: EndpointCounts | None,
         *,
         cancelled: bool,
-    ) -> tuple[RankFailure, BaseException] | None:
+    ) -> None:
         cell = self._cell
         cell.runtime.slot.failed()
         cut_off_output()
@@ -233,7 +232,7 @@ class RunningCalls:
         if isinstance(error, CallAborted):
             if call.call:
                 self._answer_died(peer, call, error.why, counts)
-            return None
+            return
         error = cell.runtime.hooks.explainer.explain(cell, call.reply_to or peer, call, error)
         if (isinstance(error, Exception) or cancelled) and call.call and not call.by_port:
             if isinstance(error, ForwardedError):
@@ -241,13 +240,13 @@ class RunningCalls:
             else:
                 told = pack_failure(cell.describe(error, "endpoint", call.endpoint), error)
             self._answer(peer, call, RAISED, told, counts)
-            return None
+            return
         unheard = isinstance(error, Exception) and not call.call
         kind: FailureKind = "nobody waited" if unheard else "actor died"
         failure = cell.describe(error, kind, call.endpoint)
         if call.call:
             self._answer_died(peer, call, failure, counts)
-        return failure, error
+        cell.fail(failure, error)
 
     # --- rejection: on the thread that ends the actor --------------------------------------------
 

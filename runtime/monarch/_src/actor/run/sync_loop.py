@@ -12,7 +12,6 @@ from typing import Any
 from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.run.endpoint_table import BoundEndpoint
 from monarch._src.actor.run.mailbox import CheckFailures, Item, Stop
-from monarch._src.actor.serialize import unpack_value
 from monarch._src.actor.tracing import TRACE
 from monarch._src.errors import CallCancelled
 from monarch._src.net.local.interrupt import (
@@ -77,9 +76,7 @@ def handle(cell: ActorCell, shield: Shield | SignalShield, item: Item) -> bool:
         calls = cell.running_calls
         if calls.accept(*item):
             peer, call, _, _ = item
-            fatal = calls.complete(peer, call, *_run_endpoint(cell, shield, *item))
-            if fatal is not None:
-                cell.fail(*fatal)
+            calls.complete(peer, call, *_run_endpoint(cell, shield, *item))
     elif isinstance(item, CheckFailures):
         cell.supervision.check_failures()
     elif isinstance(item, Stop):
@@ -107,23 +104,22 @@ def _run_endpoint(
     """Run an endpoint; returns its value or exception, the endpoint, and the duration in ns."""
     endpoints = cell.endpoints
     assert endpoints is not None
-    cell.begin_call(call)
     cell.instance.endpoint = call.endpoint
-    running = cell.runtime.slot.begin(cell.board_name, call.endpoint.encode())
+    running = cell.begin_call(call)
     bound, ended = None, None if TRACE.on_run is None else TRACE.on_run(cell, call)
     try:
         bound = endpoints.look_up(call, payload, running[0] - arrived_ns)
         value = None
         if bound is not None:
-            args, kwargs = unpack_value(payload)
-            payload.drop()
-            if call.by_port:
-                args = (endpoints.port_for(peer, call, bound.counts), *args)
+            args, kwargs = bound.arguments(peer, call, payload)
             try:
+                # From `begin` on another thread can raise in the call. A cancellation that came
+                # before has left a mark, so the mark is looked up after `begin`.
                 shield.begin(call)
                 cell.running_calls.raise_if_cancelled(call)
                 value = bound.method.function(cell.instance_object, *args, **kwargs)
             finally:
+                # No bytecode may precede this one, see `Shield`.
                 shield.work = None
                 shield.end()
     except BaseException as error:
