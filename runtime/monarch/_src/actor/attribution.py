@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from monarch._src.actor.context import Context, current
 
+# Looked up among the loaded modules; until it is loaded there is no session.
 _RUNTIME = "monarch._src.actor.runtime"
 
 
@@ -23,6 +24,7 @@ class Attribution(NamedTuple):
     endpoint: str
 
 
+# The attribution of code outside of any actor.
 CLIENT = Attribution(0, "client", "client", "client", "")
 
 
@@ -41,7 +43,7 @@ def _of(context: Context) -> Attribution:
 
 def _outside() -> Attribution:
     """The attribution of a thread that belongs to no actor."""
-    module: Any = sys.modules.get(_RUNTIME)  # not loaded: there is no session yet
+    module: Any = sys.modules.get(_RUNTIME)
     run = None if module is None else module.runtime_or_none()
     if run is None:
         return CLIENT

@@ -208,7 +208,8 @@ class ActorClass(msgspec.Struct, frozen=True):
 
 # The classes that were used last. The cache is bounded, since a notebook defines many classes.
 _classes: dict[type, ActorClass] = {}
-MAX_CLASSES = 256
+MAX_CLASSES = 256  # entries of `_classes`
+# Bases that have no endpoints, and are not searched for them.
 _without_endpoints = frozenset(Actor.__mro__)
 
 # Each proc checks its actor classes as it starts, and its first write to a page is the largest cost
@@ -224,9 +225,8 @@ def _yields(function: Callable[..., Any]) -> bool:
 
 
 def _is_async(function: Any) -> bool:
-    if type(function) is FunctionType and not vars(
-        function
-    ):  # it may be marked as a coroutine function
+    # A function with attributes may be marked as a coroutine function.
+    if type(function) is FunctionType and not vars(function):
         return bool(function.__code__.co_flags & inspect.CO_COROUTINE)
     return inspect.iscoroutinefunction(function)
 

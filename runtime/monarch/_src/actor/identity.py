@@ -7,8 +7,9 @@ import re
 
 import msgspec
 
+# The text form of a Uid.
 _TEXT = r"(?P<label>[A-Za-z0-9_.-]+)?(?:<(?P<value>[0-9a-f]{1,16})>)?\Z"
-_LARGEST = (1 << 64) - 1
+_LARGEST = (1 << 64) - 1  # the largest number of a Uid
 
 
 class Uid(msgspec.Struct, frozen=True, eq=False):

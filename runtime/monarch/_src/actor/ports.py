@@ -219,9 +219,8 @@ class _Received(Future[R]):
         """Settle with that message."""
         self.claim.message = message
         self._rank = message.rank
-        self.settle(
-            partial(decoded, message.status, message.payload)
-        )  # a bound method would make a reference cycle
+        # Not a bound method, which would make a reference cycle.
+        self.settle(partial(decoded, message.status, message.payload))
 
     @property
     def is_read(self) -> bool:
@@ -252,9 +251,8 @@ class _Received(Future[R]):
         try:
             value: Any = super()._result()
         finally:
-            if (
-                self._decode is None
-            ):  # otherwise the stack was too full, and a later read may succeed
+            # Otherwise the stack was too full, and a later read may succeed.
+            if self._decode is None:
                 self.claim.message = False
         return cast(R, (self._rank, value)) if self.ranked else value
 
@@ -285,9 +283,8 @@ class PortReceiver(Generic[R]):
         self._kept_claims: dict[int, _Claim] = {}
         self._claims: deque[_Claim] = deque()  # without a message, oldest first
         self._held: set[_Received[Any]] = set()  # futures with a registered callback
-        self._returned: deque[_Message | None] = (
-            deque()
-        )  # of dropped futures; None: a claim without a message
+        # Of dropped futures; None: a claim without a message.
+        self._returned: deque[_Message | None] = deque()
         self.abandoned: deque[_Claim] = deque()
         self.number = run.open_port(self)
 

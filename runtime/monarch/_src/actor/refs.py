@@ -166,5 +166,6 @@ class Known:
         return self._refs.pop(mesh, None)
 
 
+# Shared by all look-ups that find nothing, so that none makes a dict. Never changed.
 _NONE: dict[int, RankFailure] = {}
 _FIRST: dict[int, int] = {}

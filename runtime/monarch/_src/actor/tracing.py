@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 OTLP: Final = "monarch._src.telemetry.otlp"
 """The module with `preload` and `begin`, for packages below it."""
+# Any of these variables switches the export on.
 _ENDPOINTS = (
     b"OTEL_EXPORTER_OTLP_ENDPOINT", b"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
     b"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", b"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT",

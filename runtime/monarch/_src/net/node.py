@@ -45,7 +45,7 @@ from monarch._src.wire.messages import PROTOCOL, AnyMessage, Hello, Message, Ref
 from monarch._src.wire.stream import StreamError
 
 log = logging.getLogger("monarch.net")
-AT_ONCE = 1000  # messages of one look at the pipes, before timers and other sockets have a turn
+AT_ONCE = 1000  # messages in a row, before other work of the thread has its turn
 HANDLING_FAILED = "handling a %s from %s failed"
 FAREWELL_LIMIT_S = 2.0
 

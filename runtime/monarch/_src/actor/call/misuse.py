@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from monarch._src.actor.future import Future
 
 R = TypeVar("R")
+# The methods that call an endpoint, as error texts offer them.
 ADVERBS = ("call", "call_one", "choose", "stream", "broadcast")
 
 

@@ -15,9 +15,11 @@ from typing import Any, cast
 
 from monarch._src.actor.serialize import pack_value
 
-DEEPEST = 20
+DEEPEST = 20  # steps from the value to the part of it that is named
 MOST_LOOKED_INTO = 1000  # items of one container
+# The step from a function to a global that its code uses.
 _USES = ", which uses "
+# Methods of a class whose errors keep their type.
 _PICKLE_METHODS = frozenset(
     ("__getstate__", "__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__")
 )
@@ -26,6 +28,7 @@ _MADE_ANEW = ("__dict__", "__weakref__", "_abc_impl")  # attributes of a class t
 _OF_A_PROCESS = ("_thread", "threading", "_contextvars", "_queue", "queue", "socket", "_socket",
                  "select", "weakref", "_weakref", "concurrent.futures.thread",
                  "concurrent.futures.process", "multiprocessing.synchronize")  # fmt: skip
+# The ways out, which end the text of an error.
 _MAKE_IT_THERE = "; make it on the rank: in `__init__` of the actor, or where it is first used"
 _NOTEBOOKS_OWN = (
     "lines with % and ! run in the notebook only; subprocess.run(...) runs a command on a rank"

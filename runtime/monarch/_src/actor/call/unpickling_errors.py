@@ -16,6 +16,7 @@ from monarch._src.pickling.pickler import pickle_in
 from monarch._src.wire.frames import Payload, carried
 
 MOST_READ = 10_000  # opcodes of a pickle
+# Modules that a pickle names for its own sake, and that are never at fault.
 _OF_PICKLING = (
     "_codecs",
     "builtins",
@@ -25,6 +26,7 @@ _OF_PICKLING = (
     "functools",
     "types",
 )
+# Likewise; values of the runtime are rebuilt from classes there.
 _OURS = "monarch._src.wire."
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     import asyncio
 
+# The functions in which a thread waits for another one, or for an executor's job.
 _JOIN = threading.Thread.join.__code__
 # The function in which `join` waits before Python 3.13.
 _JOINS: Any = getattr(getattr(threading.Thread, "_wait_for_tstate_lock", None), "__code__", None)

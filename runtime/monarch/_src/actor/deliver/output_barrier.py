@@ -17,7 +17,7 @@ from time import monotonic
 from typing import TypeAlias
 
 log = logging.getLogger("monarch.actor")
-BOUND_S = 1.0
+BOUND_S = 1.0  # how long an answer waits for output at most
 Show: TypeAlias = "Callable[[Callable[[], None]], None]"
 FRONT_ENDS: list[Show] = []
 """`show(done)` shows all lines that it has received, then calls `done`, on any thread."""

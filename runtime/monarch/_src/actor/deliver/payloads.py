@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from monarch._src.payload.sender import PayloadSender
 
 log = logging.getLogger("monarch.actor")
-POLL_S = 0.001
+POLL_S = 0.001  # between two checks, at the end, whether receivers have taken all segments
 _Item: TypeAlias = "tuple[str, AnyMessage, Payload]"
 # Messages about payloads never wait, since two processes may request from each other.
 _AT_ONCE = (AskBulk, AskPart, AskPayload, BulkAt, PayloadPart, PayloadSent, PayloadTaken)
@@ -79,6 +79,7 @@ class PayloadCounts(msgspec.Struct, frozen=True):
     bulk_bytes: int = 0
 
 
+# The counts of a process that has sent and received no large payload.
 NO_COUNTS = PayloadCounts(0, 0, 0, 0, 0, 0, {}, 0, 0)
 
 

@@ -38,6 +38,7 @@ from monarch._src.wire.messages import (
 )
 
 _Item: TypeAlias = "tuple[str, Message, Payload]"
+# The refusal of rules in a process that was spawned without the setting.
 CONSENT = (
     "fault injection on links is off in this process; call configure(fault_injection=True) before "
     "its mesh is spawned"

@@ -9,7 +9,7 @@ from monarch._src.actor.refs import ProcsRef
 from monarch._src.shape import Extent
 from monarch._src.wire.messages import Creator, SpawnActor
 
-CLIENT = "client"
+CLIENT = "client"  # name and class of the instance that stands for a client
 BOOTSTRAP = "bootstrap"  # name and class of the instance that runs a bootstrap function
 
 

@@ -49,9 +49,8 @@ class LocalActors(ActorHost):
         self._early_cancels: deque[tuple[int, str, int]] = deque(maxlen=EARLY_CANCELS)
         self._lock = threading.Lock()
         self._held: list[ActorCell] | None = None
-        self._creators: set[str] = (
-            set()
-        )  # processes that own actors here, and whose ends are watched
+        # Processes that own actors here, and whose ends are watched.
+        self._creators: set[str] = set()
         self._refused: RankFailure | None = None
         # Actors begin one at a time, in the order of their spawn messages.
         self._begin_lock = threading.Lock()

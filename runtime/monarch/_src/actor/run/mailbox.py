@@ -34,7 +34,7 @@ class CheckFailures:
     """A mailbox item: a mesh that the actor owns has failed. Goes before all others."""
 
 
-CHECK_FAILURES = CheckFailures()
+CHECK_FAILURES = CheckFailures()  # the only instance
 
 
 # A call is (sender, message, arguments, arrival in nanoseconds of the monotonic clock).

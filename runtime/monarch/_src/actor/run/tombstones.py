@@ -33,7 +33,7 @@ SHOWN = 64
 
 WHOLE = 128
 """How many of the last failures are kept whole, with their frames and causes."""
-LONGEST_TEXT = 80
+LONGEST_TEXT = 80  # characters of the message of an older failure
 
 
 class _Brief(msgspec.Struct, frozen=True, gc=False):

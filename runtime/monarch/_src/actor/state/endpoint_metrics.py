@@ -21,9 +21,9 @@ import msgspec
 
 from monarch._src.wire.metrics_codec import Figures, Key
 
-BUCKETS = 4 * 64 + 1
-MOST_KEYS = 1024
-ENDED = "(ended)"
+BUCKETS = 4 * 64 + 1  # four for each power of two of 64 bits of nanoseconds, and one for 0
+MOST_KEYS = 1024  # entries, from which on those of ended actors are merged
+ENDED = "(ended)"  # the name of a merged entry
 
 
 class EndpointCounts:

@@ -21,6 +21,7 @@ MOST_ROWS = 4096
 MOST_BYTES = 1 << 20
 """The maximal size of the texts of a ring of texts."""
 ACTOR_EVENTS = 2048
+"""The number of kept changes of the states of actors."""
 MOST_OPEN = 4096
 """The maximal number of spans that run and are remembered."""
 LONGEST_NAME = 200

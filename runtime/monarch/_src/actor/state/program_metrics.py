@@ -21,8 +21,10 @@ from monarch._src.wire.metrics_codec import Figures, Key, MeasureFigures, Measur
 SERIES = 1000
 """The maximal number of series of spans, and of series of instruments."""
 
-OTHERS = "(others)"
+OTHERS = "(others)"  # the series that stands for all further ones
 
+# Each power of two has four buckets, which these fractions (of `frexp`) divide. 1 is in the bucket
+# `_MIDDLE`; negative values have negative numbers.
 _QUARTERS = (2**-0.75, 2**-0.5, 2**-0.25)
 _MIDDLE = 257
 

@@ -22,6 +22,7 @@ from monarch._src.wire.messages import Undelivered
 if TYPE_CHECKING:
     from monarch._src.actor.run.cell_protocol import Cell
 
+# The method of an actor that may handle undeliverable messages.
 UNDELIVERABLE = "_handle_undeliverable_message"
 
 

@@ -33,7 +33,7 @@ from monarch._src.wire.messages import (
     ProcLife,
 )
 
-LOOK_AGAIN_S = 0.001
+LOOK_AGAIN_S = 0.001  # until the next read, while a death notice waits for earlier messages
 
 
 class Terminations:

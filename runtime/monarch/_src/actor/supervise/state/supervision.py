@@ -34,6 +34,7 @@ class Stage(enum.Enum):
     GONE = "gone"
 
 
+# The stages that may follow each stage.
 TRANSITIONS: dict[Stage, frozenset[Stage]] = {
     Stage.LIVING: frozenset({Stage.ENDING}),
     Stage.ENDING: frozenset({Stage.CLEANING}),
