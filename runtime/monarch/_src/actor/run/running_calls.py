@@ -236,13 +236,13 @@ class RunningCalls:
         error = cell.runtime.hooks.explainer.explain(cell, call.reply_to or peer, call, error)
         if (isinstance(error, Exception) or cancelled) and call.call and not call.by_port:
             if isinstance(error, ForwardedError):
-                told = pack_failure(error.failure, error.exception)
+                failed = pack_failure(error.failure, error.exception)
             else:
-                told = pack_failure(cell.describe(error, "endpoint", call.endpoint), error)
-            self._answer(peer, call, RAISED, told, counts)
+                failed = pack_failure(cell.describe(error, "endpoint", call.endpoint), error)
+            self._answer(peer, call, RAISED, failed, counts)
             return
-        unheard = isinstance(error, Exception) and not call.call
-        kind: FailureKind = "nobody waited" if unheard else "actor died"
+        unanswered = isinstance(error, Exception) and not call.call
+        kind: FailureKind = "nobody waited" if unanswered else "actor died"
         failure = cell.describe(error, kind, call.endpoint)
         if call.call:
             self._answer_died(peer, call, failure, counts)
