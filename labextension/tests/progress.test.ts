@@ -45,6 +45,13 @@ describe('bars of slow work', () => {
     assert.equal(save().hasAttribute('value'), false);
   });
 
+  test('move by themselves, and say what is done, where nobody knows how much there is', () => {
+    page.hear(bars(0, bar('step', 1200, { total: null, unit: 'items' })));
+    assert.equal(step().hasAttribute('value'), false);
+    assert.equal(step().getAttribute('aria-valuetext'), '1,200 items');
+    assert.ok(document.body.textContent.includes('Trainer.step1,200 items, 12 s'));
+  });
+
   test('change in place, come and go', () => {
     const kept = step();
     page.hear(bars(0, bar('step', 2), bar('save', 0)));

@@ -29,13 +29,14 @@ MOST = 4
 class Bar:
     """One piece of work: its name, its progress, the ranks that are late, its start.
 
-    `unit`: the counted unit, singular and plural. `began`: by the monotonic clock.
+    `total` is None if it is not known. `unit`: the counted unit, singular and plural. `began`: by
+    the monotonic clock.
     """
 
     key: str
     what: str
     done: int
-    total: int
+    total: int | None
     unit: tuple[str, str]
     late: str
     began: float
@@ -44,8 +45,13 @@ class Bar:
         """`Trainer.step: 6 of 8 ranks, 12 s; waiting for gpus=3,5`."""
         for_s = duration(float(round(now - self.began)))
         late = f"; waiting for {self.late}" if self.late else ""
-        unit = self.unit[self.total != 1]
-        return f"{self.what}: {self.done:,} of {self.total:,} {unit}, {for_s}{late}"
+        of = "" if self.total is None else f" of {self.total:,}"
+        return f"{self.what}: {self.done:,}{of} {self.counted}, {for_s}{late}"
+
+    @property
+    def counted(self) -> str:
+        """The unit, for the number that it follows."""
+        return self.unit[(self.done if self.total is None else self.total) != 1]
 
 
 def keys_of(
@@ -143,7 +149,9 @@ def bars_html(bars: Sequence[Bar], now: float) -> Html:
 
 
 def _bar_html(bar: Bar) -> Html:
-    """A bar without a value moves by itself, until the first part is done."""
+    """A bar without a value moves by itself: until the first part is done, or to the end."""
+    if bar.total is None:
+        return html.element("progress", aria_label=bar.what)
     value = {"value": str(bar.done)} if bar.done else {}
     return html.element("progress", max=str(bar.total), aria_label=bar.what, **value)
 
@@ -192,7 +200,7 @@ class BarTable:
             what=bar.what,
             done=bar.done,
             total=bar.total,
-            unit=bar.unit[bar.total != 1],
+            unit=bar.counted,
             late=bar.late,
             for_s=round(self._clock() - bar.began, 1),
         )

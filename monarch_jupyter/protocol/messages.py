@@ -111,12 +111,15 @@ class ValuesDeltaMessage(TypedDict):
 
 
 class BarMessage(TypedDict):
-    """One piece of slow work: `done` of `total`, which `unit` counts, under way for `for_s`."""
+    """One piece of slow work: `done` of `total`, which `unit` counts, under way for `for_s`.
+
+    `total` is None if it is not known.
+    """
 
     key: str
     what: str
     done: int
-    total: int
+    total: int | None
     unit: str
     late: str
     for_s: float

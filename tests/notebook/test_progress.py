@@ -64,6 +64,19 @@ def test_a_map_has_one_bar_in_place_of_those_of_its_calls() -> None:
     assert keys_of([], [], maps=[fit]) == ["map 9"]
 
 
+def test_a_map_over_an_unknown_number_of_items_shows_how_many_are_done() -> None:
+    began = {"map 1": 0.0, "map 2": 0.0}
+    one = OpenMap(1, "fit", "workers", "1", 1, None, (), frozenset(), True, True)
+    many = OpenMap(2, "fit", "workers", "1", 1234, None, (), frozenset(), True, True)
+    bars = bars_of([], [], began, 12.0, maps=[one, many])
+    assert [bar.said(12.0) for bar in bars] == ["fit: 1 item, 12 s", "fit: 1,234 items, 12 s"]
+    assert '<progress aria-label="fit"></progress>' in bars_html(bars, 12.0)
+    message: Any = BarTable(bars, lambda: 12.0).snapshot()
+    assert [(sent["total"], sent["unit"]) for sent in message["bars"]] == [
+        (None, "item"), (None, "items"),
+    ]  # fmt: skip
+
+
 def test_a_job_that_waits_for_its_hosts_has_a_bar_with_what_it_waits_for() -> None:
     waits = [OpenWait(3, "Slurm job 12: pending (Resources)", 4, 0.0), OpenWait(4, "new", 1, 0.0)]
     began = {"job 3": 0.0, "job 4": 10.0 - AFTER / 2}

@@ -29,11 +29,11 @@ class BarView {
       this._shown = bar;
       this._began = Date.now() - bar.for_s * 1000;
     }
-    this._bar.max = bar.total;
-    if (bar.done > 0) {
+    this._bar.max = bar.total ?? 1;
+    if (bar.done > 0 && bar.total !== null) {
       this._bar.value = bar.done;
     } else {
-      this._bar.removeAttribute("value"); // It moves by itself, until the first part is done.
+      this._bar.removeAttribute("value"); // It moves by itself: until the first part is done, or to the end.
     }
     setAttribute(this._bar, "aria-label", bar.what);
     setText(this._what, bar.what);
@@ -45,7 +45,8 @@ class BarView {
     if (bar !== null) {
       const late = bar.late === "" ? "" : `; waiting for ${bar.late}`;
       const seconds = duration(Math.round((Date.now() - this._began) / 1000)).replace(".0 s", " s");
-      const done = `${bar.done.toLocaleString("en")} of ${bar.total.toLocaleString("en")} ${bar.unit}`;
+      const of = bar.total === null ? "" : ` of ${bar.total.toLocaleString("en")}`;
+      const done = `${bar.done.toLocaleString("en")}${of} ${bar.unit}`;
       setAttribute(this._bar, "aria-valuetext", `${done}${late}`);
       setText(this._words, `${done}, ${seconds}${late}`);
     }

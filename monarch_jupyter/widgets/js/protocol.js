@@ -94,7 +94,7 @@ export const TARGET = "monarch.meshes";
  * @property {string} key
  * @property {string} what
  * @property {number} done
- * @property {number} total
+ * @property {number | null} total
  * @property {string} unit
  * @property {string} late
  * @property {number} for_s
@@ -377,7 +377,7 @@ function parseBar(data, at) {
     key: text(fields.key, `${at}.key`),
     what: text(fields.what, `${at}.what`),
     done: number(fields.done, `${at}.done`),
-    total: number(fields.total, `${at}.total`),
+    total: orNull(number, fields.total, `${at}.total`),
     unit: text(fields.unit, `${at}.unit`),
     late: text(fields.late, `${at}.late`),
     for_s: number(fields.for_s, `${at}.for_s`),

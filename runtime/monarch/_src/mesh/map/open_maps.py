@@ -12,11 +12,12 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class OpenMap:
-    """One `ProcMesh.map`. `number` grows from map to map, and with the numbers of calls.
+    """One map of a `ProcMesh`. `number` grows from map to map, and with the numbers of calls.
 
-    `done` of `total` items are done. `late` has the points of the ranks that still work, once no
-    item is left to hand out. `calls` are the numbers of its calls. `awaited`: a thread waits for
-    its results at this moment. `progress`: whether it is to be shown as a bar.
+    `done` of `total` items are done; `total` is None if it is not known. `late` has the points of
+    the ranks that still work, once no item is left to hand out. `calls` are the numbers of its
+    calls. `awaited`: a thread waits for its results at this moment. `progress`: whether it is to be
+    shown as a bar.
     """
 
     number: int
@@ -24,7 +25,7 @@ class OpenMap:
     mesh: str
     mesh_uid: str
     done: int
-    total: int
+    total: int | None
     late: tuple[dict[str, int], ...]
     calls: frozenset[int]
     awaited: bool
