@@ -8,8 +8,9 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from tests.integration.gates import Gate
 
@@ -173,3 +174,28 @@ def make_on_two(given: tuple[Path, int, type[Any]]) -> Any:
 
 def same(item: Any) -> Any:
     return item
+
+
+def pass_gate_at_zero(item: tuple[Gate, int]) -> int:
+    gate, number = item
+    if number == 0:
+        gate.pass_through()
+    return number
+
+
+class Counted:
+    """A large value; a process knows those of it that are alive there."""
+
+    alive: ClassVar[weakref.WeakSet[Any]] = weakref.WeakSet()
+
+    def __init__(self, item: int, size: int) -> None:
+        self.item = item
+        self.data = bytearray(size)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.alive.add(self)
+
+
+def counted(item: tuple[int, int]) -> Counted:
+    return Counted(*item)

@@ -14,7 +14,7 @@ import numpy
 import pytest
 
 from monarch import frontend, observe
-from monarch._src.mesh.map.driver import ENDING
+from monarch._src.mesh.map.results import ENDING
 from monarch._src.mesh.map.state.schedule import LONGEST_S
 from monarch.actor import (
     Actor,

@@ -14,6 +14,7 @@ import msgspec
 from monarch._src.actor.as_completed import positive_seconds
 from monarch._src.actor.call.pickling_errors import unpicklable_item
 from monarch._src.actor.serialize import pack_value
+from monarch._src.mesh.map.items import ItemStream
 
 OnError: TypeAlias = Literal["raise", "collect"]
 _ON_ERROR = ("raise", "collect")
@@ -22,37 +23,40 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 class MapArguments(msgspec.Struct, frozen=True):
-    """The arguments of one map. `name`: the function's, as errors and bars show it."""
+    """The arguments of one map. `name`: the function's, as errors and bars show it.
+
+    `items`: all of them, or those that are taken while the map runs, of which the first is there.
+    """
 
     function: Callable[[Any], Any]
     name: str
-    items: Sequence[Any]
+    items: Sequence[Any] | ItemStream
     chunk_size: int | None
     on_error: OnError
     timeout: float | None
     progress: bool
+    buffersize: int | None = None
 
 
 def checked(
     method: str, function: object, items: object, chunk_size: object, on_error: object,
-    timeout: object, progress: bool,
+    timeout: object, progress: bool, buffersize: object = None,
 ) -> MapArguments:  # fmt: skip
-    """The arguments of `mesh.map` or `mesh.imap_unordered`, if they can be used.
+    """The arguments of `mesh.map`, `imap` or `imap_unordered`, if they can be used.
 
     Raises:
-        TypeError: one of the wrong type, or an item that cannot be pickled.
-        ValueError: a chunk size or time-out that is not positive, or an unknown `on_error`.
+        TypeError: one of the wrong type, or an item that cannot be pickled: any of `map`, the first
+            of the others.
+        ValueError: a size or time-out that is not positive, or an unknown `on_error`.
+        Exception: whatever the items raise before the first of them.
     """
     if not callable(function):
         raise TypeError(
             f"{method}: the first argument has to be a function, and is of type "
             f"{type(function).__name__}"
         )
-    if chunk_size is not None:
-        if not isinstance(chunk_size, int) or isinstance(chunk_size, bool):
-            raise TypeError(f"{method}: chunk_size={chunk_size!r}: give a whole number, or None")
-        if chunk_size < 1:
-            raise ValueError(f"{method}: chunk_size={chunk_size}: a chunk has at least one item")
+    chunk = _size(method, "chunk_size", chunk_size, "a chunk")
+    buffered = _size(method, "buffersize", buffersize, "a buffer")
     if on_error not in _ON_ERROR:
         raise ValueError(f'{method}: on_error={on_error!r}: give "raise" or "collect"')
     timeout_s = positive_seconds(method, timeout)
@@ -61,12 +65,32 @@ def checked(
             f"{method}: the items have to be iterable, such as a list, and are of type "
             f"{type(items).__name__}"
         )
-    listed = list(cast("Iterable[Any]", items))
-    _check_pickling(method, listed)
+    given = cast("Iterable[Any]", items)
+    found: Sequence[Any] | ItemStream
+    if method == "map":
+        found = list(given)
+        _check_pickling(method, found)
+    else:
+        found = ItemStream(given)
+        found.take(1)  # others while the map runs
+        if found.taken:
+            _check_pickling(method, [found[0]])
+        elif found.error is not None:
+            raise found.error
     return MapArguments(
-        function, name_of(function), listed, chunk_size, on_error, timeout_s,
-        progress,
-    )  # fmt: skip
+        function, name_of(function), found, chunk, on_error, timeout_s, progress, buffered
+    )
+
+
+def _size(method: str, name: str, size: object, what: str) -> int | None:
+    """A size in items, or None."""
+    if size is None:
+        return None
+    if not isinstance(size, int) or isinstance(size, bool):
+        raise TypeError(f"{method}: {name}={size!r}: give a whole number, or None")
+    if size < 1:
+        raise ValueError(f"{method}: {name}={size}: {what} has at least one item")
+    return size
 
 
 def name_of(function: object) -> str:

@@ -30,6 +30,7 @@ class ChunkAnswered(msgspec.Struct, frozen=True):
 
     chunk: Chunk
     read: Callable[[], Any]
+    nbytes: int  # of the answer
 
 
 class ChunkUnsent(msgspec.Struct, frozen=True):
@@ -64,6 +65,11 @@ class Answers:
         self._arrived.append(answer)
         self.next.settle(_nothing)
 
+    @property
+    def any_arrived(self) -> bool:
+        """Whether `take` has an answer at once."""
+        return bool(self._arrived)
+
     def take(self, timeout_s: float | None) -> ChunkAnswered | ChunkUnsent | RankLost:
         """The next answer; waits for it. TimeoutError if none arrives in time."""
         while not self._arrived:
@@ -92,13 +98,13 @@ class ChunkCall(PendingCall):
         read = partial(
             AnswerReader(self._target, self.region, self.endpoint).read, position, payload
         )
-        self._put(ChunkAnswered(self._chunk, read))
+        self._put(ChunkAnswered(self._chunk, read, payload.nbytes))
 
     def on_error(self, position: int, status: int, payload: Payload) -> None:
         failure, exception = unpack_failure(payload)
         error = error_for(status, [failure], None)
         if isinstance(error, ActorError) and not isinstance(error, SupervisionError):
-            self._put(ChunkAnswered(self._chunk, partial(_throw, status, failure, exception)))
+            self._put(ChunkAnswered(self._chunk, partial(_throw, status, failure, exception), 0))
         else:
             self._put(RankLost(self._chunk, error))
 

@@ -1,20 +1,21 @@
 """Drives one map: sends chunks to ranks, takes their answers, and gives items of lost ranks away.
 
 Runs in: the calling process, on the thread that takes the results. While that thread does not ask
-for results, no rank is given more than the chunks that it has.
-Owns: the mesh of `Map` actors, from `begin` until `end`.
-Invariants: the arguments have been checked, items included, before `begin` sends anything. After
-`end` no chunk is sent, and those that run or wait have been asked to stop.
+for results, no item is taken, and no rank is given more than the chunks that it has.
+Owns: the mesh of `Map` actors, and the items of a stream, from `begin` until `end`.
+Invariants: the arguments have been checked, all items or the first of a stream included, before
+`begin` sends anything. After `end` no item is taken and no chunk is sent, and those that run or
+wait have been asked to stop.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from time import monotonic
 from typing import Any, cast
 
+import msgspec
 from msgspec.structs import replace
 
 from monarch._src.actor.call.call import Endpoint
@@ -45,11 +46,13 @@ from monarch._src.mesh.map.calls import (
     RankLost,
 )
 from monarch._src.mesh.map.deaths import HandledDeaths
+from monarch._src.mesh.map.items import ItemStream, estimated_bytes
 from monarch._src.mesh.map.name_conflicts import Conflicts
 from monarch._src.mesh.map.open_maps import OpenMap
 from monarch._src.mesh.map.parcels import (
     Parcel,
     UnwrappedClasses,
+    bytes_of,
     payload_of,
     unwrapped,
     wrapped,
@@ -61,15 +64,22 @@ from monarch._src.shape import Region
 from monarch._src.wire.frames import Payload
 
 log = logging.getLogger("monarch.map")
-ENDING = "monarch-map-end"
-"""The name of the thread that ends a map whose results are no longer wanted."""
 LONGEST_ITEM = 60  # characters of the text of an item
 STOP_S = 5.0  # how long the end of a map waits for its actors
+PATIENCE = 0.1  # how long results are waited for before a slow item, as a part of its time
+LONGEST_PATIENCE_S = 60.0
 # By mesh and name of the function: the names whose conflicts were told.
 _told: dict[tuple[int, str], set[str]] = {}
 
+
+class Failed(msgspec.Struct, frozen=True):
+    """In place of the value of an item: the error that ends the map."""
+
+    error: ItemError | ItemLostError
+
+
 Result = tuple[int, Any]
-"""The place of an item, and its value; with `on_error="collect"`, or its error."""
+"""The number of an item, and its value, its error (`on_error="collect"`) or a `Failed`."""
 
 
 class MapRun:
@@ -84,7 +94,14 @@ class MapRun:
         self._arguments = arguments
         dead = target.failures_in(target.region)
         living = [rank for at, rank in enumerate(target.region.ranks()) if at not in dead]
-        self._schedule = MapSchedule(len(arguments.items), living, arguments.chunk_size)
+        items = arguments.items
+        self._stream = items if isinstance(items, ItemStream) else None
+        self._schedule = MapSchedule(
+            len(items), living, arguments.chunk_size, is_open=self._stream is not None,
+            window=arguments.buffersize,
+            expected=None if self._stream is None else self._stream.expected,
+        )  # fmt: skip
+        self._feed_at: int | None = None  # how many yields a stream waits for before the next items
         self._endpoints: dict[int, Endpoint[Any, Any]] = {}
         self._calls: dict[int, PendingCall] = {}  # by chunk
         self._lost: list[SupervisionError] = []
@@ -102,40 +119,73 @@ class MapRun:
     # --- on the thread that takes the results -----------------------------------------------------
 
     def begin(self) -> None:
-        """Send the first chunks."""
-        for chunk in self._schedule.hand_out():
-            self._send(chunk)
+        """Send the first chunks. The first item of a slow iterable does not wait for the second."""
+        self._feed(waiting=self._stream is None or not self._stream.is_slow)
 
     @property
     def total(self) -> int:
-        """The number of items."""
+        """The number of items that there are so far."""
         return self._schedule.items
 
     @property
     def is_complete(self) -> bool:
-        """Whether every item has a value or an error."""
+        """Whether every item has a value or an error, and there are no others."""
         return self._schedule.is_complete
 
+    @property
+    def error(self) -> Exception | None:
+        """What the iterable of the items has raised."""
+        return None if self._stream is None else self._stream.error
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `news` has anything to do."""
+        return self._answers.any_arrived or (self._feed_at is not None and self._feed_at <= 0)
+
+    def on_yielded(self) -> None:
+        """The caller is about to yield a result, so another item may be taken."""
+        self._schedule.on_yielded()
+        if self._feed_at is not None:
+            self._feed_at -= 1
+
+    def cut(self, index: int) -> None:
+        """Run no item after that one, whose error is the last result."""
+        self._schedule.cut(index)
+
+    def drop_items(self) -> None:
+        """Take no other items, and drop the iterator. Idempotent."""
+        if self._stream is not None:
+            self._stream.close()
+
     def next_results(self) -> Sequence[Result]:
-        """The results that arrive next; waits for them.
+        """The results that arrive next; waits for them, and takes items meanwhile.
+
+        May return none: the map is complete, or the answer had none.
 
         Raises:
-            ItemError, ItemLostError: an item has failed, and the map raises errors.
             SupervisionError: no rank is left. TimeoutError: the time of the map is up.
+            BaseException: the iterable has raised one that is no `Exception`.
         """
-        if not self._schedule.in_flight:
-            raise self._none_left()
-        answer = self._next_answer()
-        self._calls.pop(answer.chunk.number, None)
-        if isinstance(answer, RankLost):
-            results = self._on_rank_lost(answer)
-        elif isinstance(answer, ChunkUnsent):
-            results = self._on_unsent(answer)
-        else:
-            results = self._on_answered(answer)
-        self._leave_out_dead()
-        for chunk in self._schedule.hand_out():
-            self._send(chunk)
+        while True:
+            if not self._schedule.in_flight:
+                raise self._none_left()
+            answer = self._next_answer(self._patience())
+            if answer is not None:
+                results = self._on_answer(answer)
+                self._feed(waiting=not results)
+                return results
+            self._feed(waiting=True)
+            if self._schedule.is_complete:
+                return ()
+
+    def news(self) -> Sequence[Result]:
+        """Results that have arrived; hands out what they leave room for. Does not wait.
+
+        Raises the exceptions of `next_results`.
+        """
+        answer = self._next_answer(0.0)  # one only: an error of the next one comes after it
+        results = () if answer is None else self._on_answer(answer)
+        self._feed(waiting=False)
         return results
 
     def end(self, *, cancel: bool) -> None:
@@ -145,6 +195,7 @@ class MapRun:
         self._ended = True
         open_maps.remove(self.number)
         self._deaths.close()
+        self.drop_items()
         for pending in list(self._calls.values()):
             self._runtime.cancel(pending)
         try:
@@ -154,15 +205,57 @@ class MapRun:
         if not cancel:  # so that the next actor may run on the main thread of its process
             stopped.exception(STOP_S)
 
-    def _next_answer(self) -> ChunkAnswered | ChunkUnsent | RankLost:
+    def _patience(self) -> float | None:
+        """How many seconds to wait for an answer before items are taken; None: take none."""
+        stream = self._stream
+        if stream is None or not self._schedule.wanted:
+            return None
+        if not stream.is_slow or not self._schedule.busy_ranks:
+            return 0.0
+        # Its next item may be long in coming, and holds back the results that arrive meanwhile.
+        return min(PATIENCE * stream.last_s, LONGEST_PATIENCE_S)
+
+    def _next_answer(self, wait_s: float | None) -> ChunkAnswered | ChunkUnsent | RankLost | None:
+        """The next answer; None: none has arrived within that time. Raises the time-out."""
         while True:
             left = None if self._until is None else max(0.0, self._until - monotonic())
+            waits = left if wait_s is None else wait_s if left is None else min(wait_s, left)
+            if waits == 0.0 and left != 0.0 and not self._answers.any_arrived:
+                return None
             try:
-                answer = self._answers.take(left)
+                answer = self._answers.take(waits)
             except TimeoutError:
-                raise self._out_of_time() from None
+                if self._until is not None and self._until <= monotonic():
+                    raise self._out_of_time() from None
+                return None
             if self._schedule.is_in_flight(answer.chunk):  # its rank was not lost before
                 return answer
+
+    def _on_answer(self, answer: ChunkAnswered | ChunkUnsent | RankLost) -> Sequence[Result]:
+        self._calls.pop(answer.chunk.number, None)
+        if isinstance(answer, RankLost):
+            results = self._on_rank_lost(answer)
+        elif isinstance(answer, ChunkUnsent):
+            results = self._on_unsent(answer)
+        else:
+            results = self._on_answered(answer)
+        self._leave_out_dead()
+        if self._stream is not None:
+            self._stream.drop(index for index, _ in results)
+        return results
+
+    def _feed(self, *, waiting: bool) -> None:
+        """Take items and hand out chunks. `waiting`: there is no result to yield."""
+        stream, schedule = self._stream, self._schedule
+        if stream is not None and schedule.is_open:
+            if waiting or not stream.is_slow:
+                count = stream.take(schedule.wanted)
+                if self._ended:  # by the iterable itself
+                    return
+                schedule.on_taken(count, at_end=stream.at_end)
+            self._feed_at = None if stream.is_slow else schedule.yields_until_wanted
+        for chunk in schedule.hand_out(waiting=waiting):
+            self._send(chunk)
 
     def _send(self, chunk: Chunk) -> None:
         items = [self._arguments.items[at] for at in chunk.items]
@@ -172,6 +265,9 @@ class MapRun:
         except Exception as error:  # they have changed since they were checked
             self._answers.put(ChunkUnsent(chunk, error))
             return
+        if self._stream is not None:
+            nbytes = estimated_bytes(items) if len(given) == 1 else bytes_of(given[1])
+            self._schedule.on_sent(nbytes / len(items))
 
         def call(target: Target, region: Region, _: Future[Any]) -> PendingCall:
             made = self._calls[chunk.number] = ChunkCall(target, region, chunk, self._answers)
@@ -213,6 +309,7 @@ class MapRun:
             except Exception as error:
                 results[at] = self._failed(index, self._error_here(index, chunk.rank, error))
         self._schedule.on_done(chunk, done.seconds, done.begun)
+        self._schedule.on_received(answer.nbytes / done.begun)
         return results
 
     def _warn_of(self, conflicts: Conflicts) -> None:
@@ -237,11 +334,9 @@ class MapRun:
         refusal.__cause__ = unsent.error
         return [self._failed(index, self._error_here(index, chunk.rank, refusal))]
 
-    def _failed(self, index: int, error: ItemError) -> Result:
-        """The result of an item with an error; raises the error if the map does so."""
-        if self._arguments.on_error == "raise":
-            raise error
-        return index, error
+    def _failed(self, index: int, error: ItemError | ItemLostError) -> Result:
+        """The result of an item with an error."""
+        return index, Failed(error) if self._arguments.on_error == "raise" else error
 
     def _on_rank_lost(self, lost: RankLost) -> Sequence[Result]:
         rank, failure = lost.chunk.rank, lost.error.failures[0]
@@ -264,10 +359,7 @@ class MapRun:
                 "1 item of the map is" if count == 1 else f"{count:,} items of the map are",
                 "" if back else f" on the other ranks, of which {ranks:,} are left",
             )  # fmt: skip
-        errors = [(item, self._lost_error(item)) for item in loss.abandoned]
-        if errors and self._arguments.on_error == "raise":
-            raise errors[0][1]
-        return errors
+        return [self._failed(item, self._lost_error(item)) for item in loss.abandoned]
 
     def _leave_out_dead(self) -> None:
         """Give no chunk to an idle rank that has died; no item is to blame for its death."""
@@ -329,7 +421,8 @@ class MapRun:
         )
 
     def _state_text(self) -> str:
-        return f"{self._schedule.done:,} of {self._schedule.items:,} items"
+        done, total = self._schedule.done, self._schedule.total
+        return f"{done:,} items" if total is None else f"{done:,} of {total:,} items"
 
     def _item_text(self, index: int) -> str:
         text = live_text(self._arguments.items[index])
@@ -344,7 +437,7 @@ class MapRun:
         """Its present state, for front ends."""
         schedule, procs = self._schedule, self._target.procs
         late: list[dict[str, int]] = []
-        if not schedule.left:
+        if not schedule.is_open and not schedule.left:
             late = [dict(procs.extent.point_of_rank(rank)) for rank in list(schedule.busy_ranks)]
         return OpenMap(
             number=self.number,
@@ -352,7 +445,7 @@ class MapRun:
             mesh=procs.name,
             mesh_uid=f"{procs.uid:x}",
             done=schedule.done,
-            total=schedule.items,
+            total=schedule.total,
             late=tuple(late),
             calls=frozenset(call.number for call in list(self._calls.values())),
             awaited=self._answers.next.awaited,
@@ -373,55 +466,6 @@ def _read_value(parcel: Parcel, classes: UnwrappedClasses) -> Any:
         raise TypeError(text) from error
 
 
-class MapResults(Iterator[Any]):
-    """The results of `imap_unordered`, in the order in which they arrive. `close` ends the map."""
-
-    def __init__(self, run: MapRun | None) -> None:
-        """`run`: the map, whose first chunks are sent; None: it has no items."""
-        self._run = run
-        self._ready: list[Any] = []
-
-    def __iter__(self) -> MapResults:
-        return self
-
-    def __next__(self) -> Any:
-        run = self._run
-        try:
-            while not self._ready:
-                if run is None or run.is_complete:
-                    self._finish(cancel=False)
-                    raise StopIteration
-                self._ready = [value for _, value in reversed(run.next_results())]
-        except StopIteration:
-            raise
-        except BaseException:
-            self._finish(cancel=True)
-            raise
-        return self._ready.pop()
-
-    def close(self) -> None:
-        """End the map: what runs is cancelled, and the other items are not run. Idempotent."""
-        self._ready = []
-        self._finish(cancel=True)
-
-    def _finish(self, *, cancel: bool) -> None:
-        run, self._run = self._run, None
-        if run is not None:
-            run.end(cancel=cancel)
-
-    def __del__(self) -> None:
-        run, self._run = self._run, None
-        if run is None:
-            return
-        try:
-            # Not here: the garbage collector may run in code that holds the locks of the runtime.
-            threading.Thread(
-                target=run.end, kwargs={"cancel": True}, name=ENDING, daemon=True
-            ).start()
-        except RuntimeError:
-            pass  # the program ends, and its meshes with it
-
-
 def run_to_end(run: MapRun) -> list[Any]:
     """All results in the order of the items."""
     results: list[Any] = [None] * run.total
@@ -429,6 +473,8 @@ def run_to_end(run: MapRun) -> list[Any]:
     try:
         while not run.is_complete:
             for index, value in run.next_results():
+                if isinstance(value, Failed):
+                    raise value.error
                 results[index] = value
         complete = True
     finally:

@@ -1,4 +1,4 @@
-"""`map` and `imap_unordered` of a ProcMesh.
+"""`map`, `imap` and `imap_unordered` of a ProcMesh.
 
 Runs in: any process, on the calling thread. The modules that run a map are loaded by the first one.
 """
@@ -81,31 +81,92 @@ class MapsItems:
         return [] if run is None else run_to_end(run)
 
     @overload
+    def imap(
+        self, function: Callable[[T], R], items: Iterable[T], *, chunk_size: int | None = None,
+        buffersize: int | None = None, on_error: Literal["raise"] = "raise",
+        timeout: float | None = None, progress: bool = True,
+    ) -> Iterator[R]: ...  # fmt: skip
+    @overload
+    def imap(
+        self, function: Callable[[T], R], items: Iterable[T], *, chunk_size: int | None = None,
+        buffersize: int | None = None, on_error: Literal["collect"],
+        timeout: float | None = None, progress: bool = True,
+    ) -> Iterator[R | ItemError | ItemLostError]: ...  # fmt: skip
+    def imap(
+        self, function: Callable[[Any], Any], items: Iterable[Any], *,
+        chunk_size: int | None = None, buffersize: int | None = None,
+        on_error: Literal["raise", "collect"] = "raise",
+        timeout: float | None = None, progress: bool = True,
+    ) -> Iterator[Any]:  # fmt: skip
+        """Run `function` on each item as `map` does; yields the values in the order of the items.
+
+        Items are taken from the iterable as values are yielded, so that it may be endless, and
+        values may be larger in total than memory. The first items are taken and sent at once,
+        others within `next()`: a caller that asks for no value takes no item. An item is held until
+        it is done, and must not change.
+
+        While the iterable blocks, no value is yielded, since both run on the calling thread. If its
+        last item took more than 0.1 s, values that are there are yielded before the next is taken,
+        and those of running items are waited for a tenth of that time.
+
+        The end of the iteration, an error, `close()` or the collection of the iterator ends the
+        map. It does not close an iterable that is a generator.
+
+        Args:
+            items: any iterable. An item other than the first that cannot be pickled is an error of
+                that item.
+            chunk_size: as that of `map`.
+            buffersize: how many items are taken and not yet yielded at most; give at least one for
+                each rank. None: two seconds of work for each rank, from 4 to 1,024 items a rank and
+                about 64 MiB of items and values in all, but a chunk for each rank.
+            on_error: as that of `map`. An error that is raised comes after the values of all items
+                before it.
+            timeout: seconds from the call on for all items; None: no limit.
+            progress: whether a notebook shows a bar.
+
+        Raises:
+            TypeError: an argument of the wrong type, or one, or the first item, that cannot be
+                pickled; nothing has been sent.
+            Exception: what the iterable raises, after the values of all items before it.
+
+            And the errors of `map`.
+        """
+        from monarch._src.mesh.map.results import OrderedMapResults
+
+        return OrderedMapResults(
+            self._begin_map(
+                "imap", function, items, chunk_size, on_error, timeout, progress, buffersize
+            )
+        )
+
+    @overload
     def imap_unordered(
         self, function: Callable[[T], R], items: Iterable[T], *, chunk_size: int | None = None,
-        on_error: Literal["raise"] = "raise", timeout: float | None = None, progress: bool = True,
+        buffersize: int | None = None, on_error: Literal["raise"] = "raise",
+        timeout: float | None = None, progress: bool = True,
     ) -> Iterator[R]: ...  # fmt: skip
     @overload
     def imap_unordered(
         self, function: Callable[[T], R], items: Iterable[T], *, chunk_size: int | None = None,
-        on_error: Literal["collect"], timeout: float | None = None, progress: bool = True,
+        buffersize: int | None = None, on_error: Literal["collect"],
+        timeout: float | None = None, progress: bool = True,
     ) -> Iterator[R | ItemError | ItemLostError]: ...  # fmt: skip
     def imap_unordered(
         self, function: Callable[[Any], Any], items: Iterable[Any], *,
-        chunk_size: int | None = None, on_error: Literal["raise", "collect"] = "raise",
+        chunk_size: int | None = None, buffersize: int | None = None,
+        on_error: Literal["raise", "collect"] = "raise",
         timeout: float | None = None, progress: bool = True,
     ) -> Iterator[Any]:  # fmt: skip
-        """Run `function` on each item as `map` does; yields each value as it arrives.
+        """Run `function` on each item as `imap` does; yields each value as it arrives.
 
-        The first items are sent at once. Ranks get further ones while the caller asks for values:
-        one that takes long over a value holds them back. The end of the iteration, an error,
-        `close()` or the collection of the iterator ends the map. The arguments and errors are those
-        of `map`.
+        An error that is raised comes after the values that have arrived before it, one of the
+        iterable after those of all items. The arguments and errors are those of `imap`.
         """
-        from monarch._src.mesh.map.driver import MapResults
+        from monarch._src.mesh.map.results import MapResults
 
         return MapResults(
             self._begin_map(
-                "imap_unordered", function, items, chunk_size, on_error, timeout, progress
+                "imap_unordered", function, items, chunk_size, on_error, timeout, progress,
+                buffersize,
             )
-        )
+        )  # fmt: skip

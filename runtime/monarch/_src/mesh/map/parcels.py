@@ -44,6 +44,12 @@ def payload_of(parcel: Parcel) -> Payload:
     return Payload(body, buffers)
 
 
+def bytes_of(parcel: Parcel) -> int:
+    """The size of a parcel that is to be sent."""
+    body, buffers = parcel
+    return sum(memoryview(part).nbytes for part in (body, *buffers))
+
+
 def shared_classes() -> SharedClasses:
     """Classes that the parcels of one message share."""
     return SharedClasses(source_of)

@@ -5,6 +5,7 @@ Runs in: procs. Each map spawns a mesh of it, with the function, and stops it at
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Coroutine
 from time import monotonic
@@ -22,9 +23,11 @@ from monarch._src.actor.run.running_calls import CallAborted
 from monarch._src.actor.runtime import runtime
 from monarch._src.failures.report import RankFailure
 from monarch._src.mesh.map import name_scopes
+from monarch._src.mesh.map.items import estimated_bytes
 from monarch._src.mesh.map.name_conflicts import Conflicts
 from monarch._src.mesh.map.parcels import (
     Parcel,
+    bytes_of,
     payload_of,
     shared_classes,
     unwrapped,
@@ -39,6 +42,9 @@ if TYPE_CHECKING:
 
 ALL = -1
 """The place of a failure that all items of a chunk share, since they could not be rebuilt."""
+MOST_BYTES = 16 << 20
+"""Bytes of values after which no further item of a chunk is begun."""
+_SMALL = frozenset([bool, int, float, type(None)])
 NamePair: TypeAlias = "tuple[list[str], list[str]]"
 
 
@@ -63,10 +69,14 @@ class Map(Actor):
     def __init__(
         self, function: Callable[[Any], Any], *, stops_at_error: bool, longest_s: float
     ) -> None:
-        """`longest_s`: after that time, in seconds, no further item of a chunk is begun."""
+        """`longest_s`: after that time, in seconds, no further item of a chunk is begun.
+
+        If it is infinite, the user has chosen the size of chunks, and each is run to its end.
+        """
         self._function = function
         self._stops_at_error = stops_at_error
         self._longest_s = longest_s
+        self._most_bytes = math.inf if math.isinf(longest_s) else MOST_BYTES
         self._loop: asyncio.AbstractEventLoop | None = None
         self._cell = runtime().cells[context().actor_instance.actor_id.uid]
         self._conflicts = name_scopes.bind(function, vars(sys.modules[MAIN]))
@@ -97,15 +107,20 @@ class Map(Actor):
         parcels: list[int] = []
         failures: list[tuple[int, bytes]] = []
         shared = shared_classes()
-        begun = 0
+        begun = nbytes = 0
         for at, item in enumerate(given):
-            if at and monotonic() - began_at > self._longest_s:
+            if at and (monotonic() - began_at > self._longest_s or nbytes > self._most_bytes):
                 break
             begun += 1
             try:
                 value = self._run_one(item)
-                if not _needs_no_parcel(value):
+                if type(value) in _SMALL:
+                    pass
+                elif _needs_no_parcel(value):
+                    nbytes += estimated_bytes(value)
+                else:
                     value = _wrapped_value(value, shared)
+                    nbytes += bytes_of(value)
                     parcels.append(at)
             except CallAborted:
                 raise
