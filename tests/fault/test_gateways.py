@@ -142,7 +142,7 @@ def test_a_host_behind_it_that_is_lost_is_lost_alone(
 def test_the_end_of_the_process_that_holds_the_tunnel_is_named(client: Program) -> None:
     [near] = [
         one for one in psutil.process_iter(["cmdline"])
-        if "net.tunnel.client_end" in " ".join(one.info["cmdline"] or []) and is_of(one, client)
+        if "programs.tunnel_client" in " ".join(one.info["cmdline"] or []) and is_of(one, client)
     ]  # fmt: skip
     near.kill()
     lost = client.wait_for(lambda line: "lost" in line)

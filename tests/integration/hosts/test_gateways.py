@@ -360,7 +360,7 @@ def test_nothing_is_left_of_a_way_through_a_gateway(through: Site, procs: ProcMe
     [near] = [
         child
         for child in psutil.Process().children()
-        if "net.tunnel.client_end" in " ".join(child.cmdline())
+        if "programs.tunnel_client" in " ".join(child.cmdline())
     ]
     shutdown_context()
     assert not near.is_running()

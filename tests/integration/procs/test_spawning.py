@@ -272,7 +272,7 @@ class Nested(Actor):
 LOADED = """
 import importlib, json, sys
 from monarch._src.programs import agent
-for name in (*agent.BEFORE_FORK, agent.ENTRY.partition(":")[0]):
+for name in (*agent.BEFORE_FORK, agent.PROC_ENTRY.partition(":")[0]):
     importlib.import_module(name)
 before = set(sys.modules)
 

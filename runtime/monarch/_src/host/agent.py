@@ -28,7 +28,7 @@ from monarch._src.host.cast_relay import CastRelay
 from monarch._src.host.output_pipes import OutputPipes
 from monarch._src.host.owner import AgentOwner, AgentServices
 from monarch._src.host.parts import AgentView, Parts, PartTable
-from monarch._src.host.spawn_spec import ENTRY, Ended, MeshSpec, NotStarted, Started
+from monarch._src.host.spawn_spec import Ended, MeshSpec, NotStarted, Started
 from monarch._src.host.start import ProcStarter, is_forked, kill_group, no_board, unlink
 from monarch._src.host.state.death_notices import Notices
 from monarch._src.host.state.host import (
@@ -46,6 +46,7 @@ from monarch._src.host.zygote_pool import ZygotePool
 from monarch._src.logs.state.line_ring import LineRing
 from monarch._src.net import session_directory as sessions
 from monarch._src.net.node import Node
+from monarch._src.system.main_programs import PROC_ENTRY
 from monarch._src.system.oom import KillsForMemory
 from monarch._src.system.process import TERMINATED
 from monarch._src.wire.frames import Payload
@@ -311,7 +312,7 @@ class Agent:
         self._zygotes.mesh_spawned(
             MeshSpec(
                 message.mesh, message.name, message.labels, message.sizes, str(self._directory),
-                self._cwd or message.cwd, message.path, message.preload, ENTRY, str(path),
+                self._cwd or message.cwd, message.path, message.preload, PROC_ENTRY, str(path),
                 message.bootstrap,
                 not message.commands or None in message.commands, message.while_restarting,
                 self._node.site, message.sites, self._owner.serves_at,

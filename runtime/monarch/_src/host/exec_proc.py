@@ -1,7 +1,7 @@
 """A proc that is executed and not forked: runs its command, and begins the proc at its end.
 
 Runs in: `execute` in a fork of the zygote, which becomes the command; then the programs of that
-command; `main` in the last of them, a Python, as the proc.
+command; `take_boot` in the last of them, a Python (`programs.executed_proc`), as the proc.
 Invariants: the programs in between pass on their environment. The variables of this module, and
 the PYTHONPATH that finds this package, are removed before user code runs.
 """
@@ -20,13 +20,12 @@ import msgspec
 
 from monarch._src.host import spawn_spec as wire
 from monarch._src.host.spawn_spec import Boot
-from monarch._src.system.process import CHILD_VARIABLE, adopt_orphans, die_with_parent
+from monarch._src.system.process import CHILD_VARIABLE, adopt_orphans
 from monarch._src.wire.messages import Command
 
 BOOT_VARIABLE = "MONARCH_BOOT"
 LIFELINE_VARIABLE = "MONARCH_LIFELINE"
 PYTHON_VARIABLE = "MONARCH_PYTHON_EXECUTABLE"
-ENTRY_ARGUMENTS = ("-m", "monarch._src.programs.executed_proc")
 NO_LIFELINE = -1
 Main: TypeAlias = Callable[[Boot, int], int]
 _inherited_python = ""
@@ -52,8 +51,11 @@ def execute(command: Command, env: dict[str, str | None], boot: Boot, lifeline: 
     os.execve(command.program, [command.arg0 or command.program, *command.args], full)
 
 
-def main() -> NoReturn:
-    """The main program of a proc that was executed. Ends the process."""
+def take_boot() -> tuple[Boot, int]:
+    """The parameters of this proc, and its lifeline, out of the environment of the command.
+
+    From here on the environment is that of user code.
+    """
     if BOOT_VARIABLE not in os.environ:
         raise SystemExit(
             f"{BOOT_VARIABLE} is not set. This program is a process of a mesh and is started by "
@@ -63,25 +65,12 @@ def main() -> NoReturn:
     lifeline = _lifeline(os.environ.pop(LIFELINE_VARIABLE, ""))
     global _inherited_python
     _inherited_python = os.environ.pop(PYTHON_VARIABLE, "")
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(  # pyright: ignore[reportAttributeAccessIssue,reportUnknownMemberType]
-            encoding="utf-8", errors="backslashreplace", line_buffering=True
-        )
-    # The parent may be a program of the command: it dies with the zygote, and this process with it.
-    die_with_parent(os.getppid())
     if os.environ.get("PYTHONPATH") == os.pathsep.join(boot.path):
         if boot.python_path is None:
             del os.environ["PYTHONPATH"]
         else:
             os.environ["PYTHONPATH"] = boot.python_path
-    if sys.path[:1] == [os.getcwd()]:
-        del sys.path[0]  # added by `python -m`
-    for name in boot.spec.preload:
-        importlib.import_module(name)
-    status = begin(boot, lifeline)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    return boot, lifeline
 
 
 def inherited_python() -> str:

@@ -7,8 +7,6 @@ import msgspec
 from monarch._src.wire.messages import Command
 from monarch._src.wire.msgpack_text import pack, unpacker
 
-ENTRY = "monarch._src.programs.proc:prepare"
-
 
 class MeshSpec(msgspec.Struct, tag="mesh"):
     """Agent to zygote: the properties that all procs of a mesh share."""

@@ -15,14 +15,12 @@ import logging
 import math
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import monarch
 from monarch._src.actor.background import background
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import client_ref
@@ -40,6 +38,8 @@ from monarch._src.mesh.agent_process import AgentProcess
 from monarch._src.mesh.proc_mesh import end_meshes_of
 from monarch._src.net import session_directory as sessions
 from monarch._src.net.local.waitable import Waitable
+from monarch._src.system.main_programs import AGENT as AGENT_PROGRAM
+from monarch._src.system.main_programs import command
 from monarch._src.system.process import CHILD_VARIABLE, undebugged
 from monarch._src.system.process_table import began_of
 from monarch._src.wire.ids import AGENT
@@ -52,14 +52,6 @@ if TYPE_CHECKING:
 # `sessions.make` needs it: imported here, since a client waits while its session starts.
 importlib.import_module("tempfile")
 log = logging.getLogger("monarch.session")
-_ROOT = str(Path(monarch.__file__).parent.parent)
-_PROGRAM = (
-    "import gc, sys; gc.disable(); sys.path[:] = [p for p in sys.path if p]; "
-    "root = sys.argv.pop(); root in sys.path or sys.path.append(root); "
-    "from monarch._src.programs.agent import main; main()"
-)
-
-
 LOSS_S = 5.0
 
 
@@ -312,10 +304,10 @@ def _environment() -> dict[str, str]:
 def _launch(directory: Path, client: str, environment: dict[str, str]) -> AgentProcess:
     # The client goes on while the agent starts Python; the agent connects once it is up.
     env = {**environment, CHILD_VARIABLE: str(directory)}
-    arguments = [str(directory), client, str(os.getpid()), _ROOT]
+    arguments = [str(directory), client, str(os.getpid())]
     with open(directory / sessions.AGENT_LOG, "ab") as agent_log:
         child = subprocess.Popen(
-            undebugged([sys.executable, "-c", _PROGRAM, *arguments]),
+            undebugged(command(AGENT_PROGRAM, arguments, collects=False)),
             stdin=subprocess.DEVNULL,
             stdout=agent_log,
             stderr=agent_log,

@@ -19,7 +19,7 @@ import msgspec
 
 from monarch._src.actor.call.pickling_errors import as_refusal
 from monarch._src.actor.serialize import pack_value
-from monarch._src.host.exec_proc import ENTRY_ARGUMENTS, PYTHON_VARIABLE
+from monarch._src.host.exec_proc import PYTHON_VARIABLE
 from monarch._src.shape import Extent, Point
 from monarch._src.system.hardware import (
     CUDA,
@@ -29,6 +29,7 @@ from monarch._src.system.hardware import (
     online_nodes,
     parse_cpu_list,
 )
+from monarch._src.system.main_programs import EXECUTED_PROC
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Command, SpawnProcs
 
@@ -82,7 +83,7 @@ class BootstrapCommand:
 
 def default_bootstrap_cmd() -> BootstrapCommand:
     """The command that processes run by default, to put behind another command or to change."""
-    return BootstrapCommand(sys.executable, None, list(ENTRY_ARGUMENTS), {})
+    return BootstrapCommand(sys.executable, None, ["-m", EXECUTED_PROC], {})
 
 
 # --- dims -----------------------------------------------------------------------------------------

@@ -17,11 +17,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from monarch._src.host.spawn_spec import ENTRY
 from monarch._src.host.zygote import Zygote, seqpacket_pair
 from monarch._src.net import session_directory as sessions
 from monarch._src.net.local.interrupt import disable_interrupts
 from monarch._src.session import records
+from monarch._src.system.main_programs import PROC_ENTRY
 from monarch._src.system.process import die_with_parent, raise_fd_limit
 from monarch._src.wire.messages import (
     AskBridge,
@@ -129,7 +129,7 @@ def serve(
         agent_socket.close()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         die_with_parent(agent_pid)
-        Zygote(zygote_socket, lifeline_r, ENTRY, SPARE_TIME).run()
+        Zygote(zygote_socket, lifeline_r, PROC_ENTRY, SPARE_TIME).run()
     zygote_socket.close()
     os.close(lifeline_r)
     try:

@@ -27,6 +27,7 @@ from monarch._src.session import records
 from monarch._src.session.directories import Session, find_sessions
 from monarch._src.session.records import KeptRecord, Record
 from monarch._src.system import process_table
+from monarch._src.system.main_programs import AGENT as AGENT_PROGRAM
 from monarch._src.system.process import CHILD_VARIABLE
 from monarch._src.system.process_table import Entry
 
@@ -34,7 +35,6 @@ KILLED_S = 5.0  # how long killed processes may take to end
 WAIT_S = 15.0
 # An agent removes its directory a moment before it ends; one that lacks it for longer is lost.
 ENDING_S = 1.0
-_AGENT_MODULE = "monarch._src.programs.agent"
 _PROC = Path("/proc")
 
 
@@ -93,7 +93,7 @@ def _release_workers(session: Session, outcome: Outcome) -> bool:
     """Have workers end kept meshes of a session without an agent; whether all of them did."""
     if records.read_away(session.directory) is None:
         return True
-    from monarch._src.session.release_program import release  # it loads ZeroMQ
+    from monarch._src.session.worker_release import release  # it loads ZeroMQ
 
     problems = release(session.directory)
     outcome.complaints += [f"{session.label}: {problem}" for problem in problems]
@@ -275,7 +275,7 @@ def _directory_of(one: Entry) -> Path | None:
             return None
         words = (_PROC / str(one.pid) / "cmdline").read_bytes().split(b"\0")
         # An agent; its zygote and the procs are forks of it, and look the same.
-        if len(words) > 5 and words[1] == b"-c" and _AGENT_MODULE.encode() in words[2]:
+        if len(words) > 5 and words[1] == b"-c" and AGENT_PROGRAM.encode() in words[2]:
             return Path(os.fsdecode(words[3]))
         variables = (_PROC / str(one.pid) / "environ").read_bytes().split(b"\0")
     except OSError:

@@ -1,4 +1,4 @@
-"""Starts the program that ends a kept session's meshes on workers (`release_program`).
+"""Starts the program that ends a kept session's meshes on workers (`programs.release_session`).
 
 Runs in: a host agent that ends. An agent has no keys of any job, and connects to no other host.
 """
@@ -7,19 +7,12 @@ from __future__ import annotations
 
 import logging
 import subprocess
-import sys
 from pathlib import Path
 
-import monarch
 from monarch._src.config import settings
+from monarch._src.system.main_programs import RELEASE_SESSION, command
 
 log = logging.getLogger("monarch.agent")
-_ROOT = str(Path(monarch.__file__).parent.parent)
-_PROGRAM = (
-    "import sys; sys.path[:] = [p for p in sys.path if p]; "
-    "root = sys.argv.pop(); root in sys.path or sys.path.append(root); "
-    "from monarch._src.session.release_program import main; main()"
-)
 LONGEST_S = 8.0  # an agent is killed 15 s after it was told to end
 ENDS_S = 2.0
 
@@ -37,9 +30,8 @@ class Releaser:
         directory: of the session, with the record of its workers.
         """
         self._child = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, str(directory), _ROOT], cwd="/",
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            command(RELEASE_SESSION, [str(directory)]), cwd="/", stdin=subprocess.DEVNULL
+        )
 
     def wait(self) -> None:
         """Wait for the program to end. Bounded in time."""

@@ -1,8 +1,9 @@
 """The client end of a tunnel: the process by which a client behind a gateway reaches other hosts.
 
-Runs in: a process of its own, started by the client (`net.tunnel.launcher`), on its only thread. It
-runs no user code, so a client that computes for a minute does not appear lost: the messages of the
-client's own links, which ZeroMQ sends on a thread of its own, still pass.
+Runs in: a process of its own (`programs.tunnel_client`), started by the client
+(`net.tunnel.launcher`), on its only thread. It runs no user code, so a client that computes for a
+minute does not appear lost: the messages of the client's own links, which ZeroMQ sends on a thread
+of its own, still pass.
 Owns: the link to the gateway, the door (`net.tunnel.local_socket`), a Unix socket for each host.
 Invariants: ends with the client, however the client ends. While there is no link to the gateway,
 connections to the sockets are closed, so that a process that dials sees that the host is away.
@@ -14,7 +15,6 @@ import logging
 import os
 import selectors
 import socket
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -50,7 +50,7 @@ from monarch._src.net.tunnel.local_socket import (
     written,
 )
 from monarch._src.net.tunnel.state.tunnel import LONGEST_WHY, TUNNELLED
-from monarch._src.system.process import pidfd, raise_fd_limit
+from monarch._src.system.process import pidfd
 from monarch._src.wire.frames import Buffer, FrameError, Payload, decode, encode
 from monarch._src.wire.ids import TUNNEL
 from monarch._src.wire.messages import Message
@@ -327,25 +327,3 @@ class TunnelClient:
             return connection
 
         self._tunnels.open(self._link, address, done)
-
-
-def main() -> None:
-    """`python -c ... DIRECTORY OPTIONS`: serve until standard input ends."""
-    raise_fd_limit()
-    os.set_blocking(1, False)
-    log_to = Path(sys.argv[1]) / "gateway.log"
-    form = "%(asctime)s %(name)s %(levelname)s %(message)s"
-    logging.basicConfig(filename=log_to, format=form)
-
-    def tell(line: bytes) -> None:
-        with suppress(OSError):  # the pipe is full: the client does not read its news
-            os.write(1, line)
-
-    near = TunnelClient(
-        Path(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=TunnelOptions), tell
-    )
-    try:
-        os.write(1, b"\n")  # ready for requests
-        near.run(0)
-    finally:
-        near.close()

@@ -1,4 +1,4 @@
-"""Starts and queries the process that holds a client's tunnel (`net.tunnel.client_end`).
+"""Starts and queries the process that holds a client's tunnel (`programs.tunnel_client`).
 
 Runs in: a client behind a gateway, or the program that ends kept sessions of such a client. Owns:
 that process.
@@ -8,25 +8,18 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-import monarch
 from monarch._src.errors import HostUnreachableError
 from monarch._src.net.state.addresses import Address
 from monarch._src.net.tunnel.client_end import State, TunnelOptions
 from monarch._src.net.tunnel.local_socket import DOOR, greet_gateway, try_through
+from monarch._src.system.main_programs import TUNNEL_CLIENT, command
 from monarch._src.system.process import CHILD_VARIABLE, undebugged
 
-_ROOT = str(Path(monarch.__file__).parent.parent)
-_PROGRAM = (
-    "import gc, sys; gc.disable(); sys.path[:] = [p for p in sys.path if p]; "
-    "root = sys.argv.pop(); root in sys.path or sys.path.append(root); "
-    "from monarch._src.net.tunnel.client_end import main; main()"
-)
 ENDS_S = 5.0
 
 
@@ -48,9 +41,9 @@ class TunnelLauncher:
         self._buffered = b""
         ca, private_key = [*key_paths, ""][:2]
         options = TunnelOptions(str(gateway), ca, private_key, liveness_s)
-        arguments = [str(directory), msgspec.json.encode(options).decode(), _ROOT]
+        arguments = [str(directory), msgspec.json.encode(options).decode()]
         self._child = subprocess.Popen(
-            undebugged([sys.executable, "-c", _PROGRAM, *arguments]), cwd="/",
+            undebugged(command(TUNNEL_CLIENT, arguments, collects=False)), cwd="/",
             env={**os.environ, CHILD_VARIABLE: str(directory)},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip

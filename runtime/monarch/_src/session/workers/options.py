@@ -6,21 +6,13 @@ Runs in: the process that starts a worker, and the worker itself (`programs.work
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-import monarch
+from monarch._src.system.main_programs import WORKER, command
 from monarch._src.system.process import CHILD_VARIABLE
-
-_ROOT = str(Path(monarch.__file__).parent.parent)
-_PROGRAM = (
-    "import sys; sys.path[:] = [p for p in sys.path if p]; "
-    "root = sys.argv.pop(); root in sys.path or sys.path.append(root); "
-    "from monarch._src.programs.worker import main; main()"
-)
 
 
 class WorkerOptions(msgspec.Struct, frozen=True):
@@ -59,7 +51,7 @@ class Report(msgspec.Struct, frozen=True):
 
 def worker_command(options: WorkerOptions, directory: Path) -> tuple[list[str], Mapping[str, str]]:
     """The command for a worker in that session directory, which it removes at its end."""
-    arguments = [str(directory), msgspec.json.encode(options).decode(), _ROOT]
+    arguments = [str(directory), msgspec.json.encode(options).decode()]
     env = {**os.environ, CHILD_VARIABLE: str(directory)}
     env.setdefault("OMP_NUM_THREADS", "1")
-    return [sys.executable, "-c", _PROGRAM, *arguments], env
+    return command(WORKER, arguments), env

@@ -1,7 +1,8 @@
 """Ends the meshes that a kept session has on workers, when it has no client to do that.
 
-Runs in: a process of its own, started by a host agent that ends; or a process that finds the record
-of such an agent. The agent itself has no keys of any job, and connects to no other host.
+Runs in: a process of its own (`programs.release_session`), started by a host agent that ends; or a
+process that finds the record of such an agent. The agent itself has no keys of any job, and
+connects to no other host.
 Invariants: bounded in time. It connects as a client of the session with a larger number than the
 last one, so that workers refuse all earlier clients; a worker that has nothing of the session
 refuses, and is left alone.
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -213,9 +213,3 @@ class _Release:
 
     def _failed(self, one: WorkerRecord, why: str) -> None:
         self._problems[one] = why
-
-
-def main() -> None:
-    """The program: `python -c ... DIRECTORY`."""
-    for problem in release(Path(sys.argv[1])):
-        log.warning("%s", problem)
