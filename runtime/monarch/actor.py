@@ -127,9 +127,9 @@ def _prepare() -> None:
     if not _prepared:
         _prepared = True
         this = sys.modules[__name__]
-        import_module("monarch._src.observe.client_setup").prepare(
-            lambda: this.unhandled_fault_hook
-        )
+        from monarch._src.programs.client import prepare
+
+        prepare(lambda: this.unhandled_fault_hook)
 
 
 def unhandled_fault_hook(failure: MeshFailure) -> None:
@@ -138,7 +138,9 @@ def unhandled_fault_hook(failure: MeshFailure) -> None:
     Assign a function of one argument to replace it. The default writes the cause to stderr,
     interrupts the main thread and ends the program with status 1.
     """
-    import_module("monarch._src.mesh.fault_hook").end_program(failure)
+    from monarch._src.mesh.fault_hook import end_program
+
+    end_program(failure)
 
 
 __all__ = [

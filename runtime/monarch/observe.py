@@ -68,6 +68,9 @@ from monarch._src.telemetry.replay.file import query_file
 from monarch._src.telemetry.replay.record import Recording, record_to
 from monarch._src.telemetry.sql.missing_rows import MissingRows
 from monarch._src.telemetry.sql.query import QueryEngineClient, QueryResult, query, query_tables
+from monarch.actor import context as _context  # registers this process as a client
+
+del _context
 
 __all__ = [
     "AdminServer",

@@ -5,13 +5,9 @@ Runs in: any process, any thread. Starts no session: a program without meshes ma
 
 from __future__ import annotations
 
-import sys
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from monarch._src.actor.context import Context, current
-
-# Looked up among the loaded modules; until it is loaded there is no session.
-_RUNTIME = "monarch._src.actor.runtime"
+from monarch._src.actor.context import Context, current, runtime_if_loaded
 
 
 class Attribution(NamedTuple):
@@ -43,8 +39,7 @@ def _of(context: Context) -> Attribution:
 
 def _outside() -> Attribution:
     """The attribution of a thread that belongs to no actor."""
-    module: Any = sys.modules.get(_RUNTIME)
-    run = None if module is None else module.runtime_or_none()
+    run = runtime_if_loaded()
     if run is None:
         return CLIENT
     if run.proc_ref is not None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from importlib import import_module
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from monarch._src.actor.checked_names import reason_text
 from monarch._src.actor.deadlock.state.waits import ActorWaits
+from monarch._src.actor.parts import parts
 from monarch._src.failures.report import at_text
 from monarch._src.shape import Extent, Point
 from monarch._src.wire.ids import parse_proc_node
@@ -49,7 +49,7 @@ class CreatorInstance(msgspec.Struct, frozen=True):
     @property
     def proc(self) -> Any:
         """The process it lives in, as a proc mesh of one."""
-        return _make_proc(self.proc_ref, self.actor_id.node)
+        return parts().proc_of(self.proc_ref, self.actor_id.node)
 
     def __repr__(self) -> str:
         return _lineage(self)
@@ -94,7 +94,7 @@ class ActorInstance(msgspec.Struct, eq=False):
     @property
     def proc(self) -> Any:
         """The process it lives in, as a proc mesh of one."""
-        return _make_proc(self.proc_ref, self.actor_id.node)
+        return parts().proc_of(self.proc_ref, self.actor_id.node)
 
     @property
     def creator(self) -> CreatorInstance | None:
@@ -172,24 +172,6 @@ def _no_actor(node: str, how: End) -> str:
     )
 
 
-# Set by the mesh package, which imports this one: makes a ProcMesh of a proc reference.
-_MAKER = "monarch._src.mesh.host_mesh"
-_maker: Callable[[Any, str], Any] | None = None
-
-
-def set_proc_maker(maker: Callable[[Any, str], Any]) -> None:
-    """Set the function that makes a ProcMesh of a proc. Called once by `mesh`."""
-    global _maker
-    _maker = maker
-
-
-def _make_proc(ref: Any, node: str) -> Any:
-    if _maker is None:
-        import_module(_MAKER)
-    assert _maker is not None
-    return _maker(ref, node)
-
-
 class Context(msgspec.Struct, eq=False):
     """The result of `context()` while a message is handled.
 
@@ -241,3 +223,18 @@ def origin_of_output() -> int | None:
     """The origin of output written now in a proc; None on a thread of no actor."""
     context = current.get()
     return None if context is None else context.origin
+
+
+# Set by `actor.runtime`; until that is loaded, this process has no session.
+_find_runtime: Callable[[], Any] = lambda: None  # noqa: E731
+
+
+def set_runtime_lookup(find: Callable[[], Any]) -> None:
+    """Set the function that finds the runtime of this process, or None."""
+    global _find_runtime
+    _find_runtime = find
+
+
+def runtime_if_loaded() -> Any:
+    """The `Runtime` of this process, or None; loads no module."""
+    return _find_runtime()

@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Container
-from importlib import import_module
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -23,7 +22,7 @@ import msgspec
 
 from monarch._src.actor import forked
 from monarch._src.actor.call.target import target_of
-from monarch._src.actor.context import ActorId, ActorInstance, Context
+from monarch._src.actor.context import ActorId, ActorInstance, Context, set_runtime_lookup
 from monarch._src.actor.deadlines import Deadlines
 from monarch._src.actor.deadlock.detector import DeadlockDetector
 from monarch._src.actor.deadlock.state.waits import ActorWaits
@@ -35,7 +34,8 @@ from monarch._src.actor.deliver.undeliverable import UndeliverableMessages
 from monarch._src.actor.future import PAUSES, Future, Prober, set_canceller
 from monarch._src.actor.hooks import RuntimeHooks
 from monarch._src.actor.inspect.agent_client import AgentClient
-from monarch._src.actor.inspect.handlers import HISTORY_SWITCH, InspectHandlers
+from monarch._src.actor.inspect.handlers import InspectHandlers
+from monarch._src.actor.parts import parts
 from monarch._src.actor.protocols import LocalActor, Receiver
 from monarch._src.actor.refs import Known, ProcsRef, agent_of, client_ref
 from monarch._src.actor.run.tombstones import Tombstones
@@ -224,7 +224,7 @@ class Runtime:
         )  # fmt: skip
         self.root = Context(client, 0, [], [])
         if history_is_set():
-            import_module(HISTORY_SWITCH).begin()
+            parts().begin_history()
 
     @property
     def proc_ref(self) -> ProcsRef | None:
@@ -509,6 +509,7 @@ def _cancel_pending(pending: PendingCall) -> None:
 
 
 set_canceller(_cancel_pending)
+set_runtime_lookup(runtime_or_none)
 
 
 def is_forked() -> bool:

@@ -7,15 +7,13 @@ without it, a call costs one look at an attribute more, and its message one byte
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from monarch._src.config import raw_environment
 
 if TYPE_CHECKING:
     from monarch._src.wire.messages import Call
 
-OTLP: Final = "monarch._src.telemetry.otlp"
-"""The module with `preload` and `begin`, for packages below it."""
 # Any of these variables switches the export on.
 _ENDPOINTS = (
     b"OTEL_EXPORTER_OTLP_ENDPOINT", b"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",

@@ -55,7 +55,9 @@ def _job_of(spec: str) -> Any:
         raise ValueError(f"{spec!r} names no job object; write MODULE.JOB, such as jobs.training")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    importlib.import_module("monarch.job")  # it sets up where faults and output are shown
+    from monarch import actor
+
+    actor._prepare()  # pyright: ignore[reportPrivateUsage] - where faults and output are shown
     module = importlib.import_module(module_name)
     job = getattr(module, attr, None)
     if not isinstance(job, JobTrait):

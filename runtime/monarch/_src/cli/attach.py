@@ -25,7 +25,8 @@ def run(name: str | None, script: str | None, arguments: Sequence[str], *, take:
     # As `python` does, so that modules beside the script (or in this directory) can be imported.
     sys.path.insert(0, "" if script is None else os.path.dirname(os.path.abspath(script)))
     # The public module, as in a notebook: it also sets up where faults and output are shown.
-    sessions: Any = import_module("monarch.session")
+    from monarch import session as sessions
+
     try:
         session = sessions.attach(name, take=take)
     except (SessionError, OSError) as error:  # OSError: a host or a key file

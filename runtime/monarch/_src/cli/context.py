@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from importlib import import_module
-from typing import Any
 
 from monarch._src.cli.columns import columns
 from monarch._src.errors import JobError
@@ -76,9 +74,10 @@ def kill(contexts: Contexts, name: str) -> str:
         JobError, OSError: some hosts could not be released; the record stays.
     """
     path = contexts.record(name)
-    jobs: Any = import_module("monarch.job")
+    from monarch.job import job_load
+
     try:
-        job = jobs.job_load(path)
+        job = job_load(path)
     except FileNotFoundError:
         raise ValueError(f"the context {name} has no job") from None
     count = len(job.places()) if job.active else 0

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +39,9 @@ def run(
         its highest exit status; 1 if it could not be run, 128 + N if signal N ended it.
     """
     # The public module: it also sets up where faults and output are shown.
-    jobs: Any = import_module("monarch.job")
-    actor: Any = import_module("monarch.actor")
+    from monarch import actor
+    from monarch import job as jobs
+
     # The error of the call tells of a rank that dies, so the default hook would tell it twice.
     actor.unhandled_fault_hook = lambda _failure: None  # pyright: ignore[reportUnknownLambdaType]
     try:
@@ -90,8 +90,9 @@ def _status_of(begin: Callable[[], Any]) -> int:
         return running.get()
     except SignalInterrupt:
         if running is not None:
-            observe: Any = import_module("monarch.observe")
-            observe.cancel_calls(observe.open_calls())
+            from monarch._src.observe.open_calls import cancel_calls, open_calls
+
+            cancel_calls(open_calls())
             with suppress(ActorError, SupervisionError):
                 running.get()
         raise

@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -139,9 +138,9 @@ def kill_chosen(job: str | None) -> None:
 
 
 def _this_host() -> HostMesh:
-    actor: Any = import_module("monarch.actor")
-    hosts: HostMesh = actor.this_host()
-    return hosts
+    from monarch.actor import this_host
+
+    return this_host()
 
 
 def _mesh_of(state: Any, mesh: str, whose: str) -> HostMesh:
@@ -169,8 +168,9 @@ def _loaded(path: Path) -> Any:
     # The public module, as in a notebook: it also sets up where faults and output are shown.
     if os.getcwd() not in sys.path:  # a job class of a module here, as `monarch apply` has found it
         sys.path.append(os.getcwd())
-    jobs: Any = import_module("monarch.job")
-    return jobs.job_load(path)
+    from monarch.job import job_load
+
+    return job_load(path)
 
 
 def _row(name: str, path: Path) -> tuple[str, str, str, str]:

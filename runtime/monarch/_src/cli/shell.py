@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib import import_module
-from typing import Any
 
 from monarch._src.cli.exec import pairs
 from monarch._src.cli.job import chosen_hosts, kill_chosen
@@ -26,8 +24,9 @@ def run(
 ) -> int:
     """Run the shell; return its exit status, 1 if it could not be run."""
     # The public module: it also sets up where faults and output are shown.
-    jobs: Any = import_module("monarch.job")
-    actor: Any = import_module("monarch.actor")
+    from monarch import actor
+    from monarch import job as jobs
+
     # The error of the call tells of a rank that dies, so the default hook would tell it twice.
     actor.unhandled_fault_hook = lambda _failure: None  # pyright: ignore[reportUnknownLambdaType]
     try:

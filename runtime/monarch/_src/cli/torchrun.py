@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib import import_module
-from typing import Any
 
 from monarch._src.cli.job import hosts_of
 from monarch._src.errors import ActorError, JobError, SessionError, SupervisionError
@@ -27,10 +25,12 @@ def run(words: Sequence[str]) -> int:
     Returns:
         0; 1 if it failed, 2 for wrong usage, 128 + N if signal N ended the run.
     """
+    from monarch._src.spmd import torchrun as runs
+    from monarch._src.spmd import torchrun_arguments as arguments
+
     # The public module: it also sets up where output is shown.
-    actor: Any = import_module("monarch.actor")
-    runs: Any = import_module("monarch._src.spmd.torchrun")
-    arguments: Any = import_module("monarch._src.spmd.torchrun_arguments")
+    from monarch.actor import this_host
+
     try:
         if words[:1] in (["-h"], ["--help"]) or not words:
             print(USAGE)
@@ -38,7 +38,7 @@ def run(words: Sequence[str]) -> int:
             return 0 if words else 2
         job, words = _job_of(words)
         launch = arguments.parse_arguments(words)
-        hosts = actor.this_host() if job is None else hosts_of(job)
+        hosts = this_host() if job is None else hosts_of(job)
         with signals_as_interrupts(launch.signals):
             runs.run(launch, hosts)
     except arguments.TorchrunArgumentError as error:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from monarch._src.actor.checked_names import name_text
-from monarch._src.actor.context import origin_now, set_proc_maker
+from monarch._src.actor.context import origin_now
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.runtime import Runtime, runtime, runtime_or_none
@@ -525,6 +525,11 @@ def this_proc() -> ProcMesh:
     return _one_proc(ref, run.name)
 
 
+def proc_of(ref: ProcsRef | None, node: str) -> ProcMesh:
+    """The process of that node, as a mesh of one; without a reference, the calling process."""
+    return this_proc() if ref is None else _one_proc(ref, node)
+
+
 def _one_proc(ref: ProcsRef, node: str) -> ProcMesh:
     run = runtime()
     place = parse_proc_node(node)
@@ -578,6 +583,3 @@ def _make_room_for(count: int) -> None:
                 f"{free} are free (its limit is {limit}); raise the hard limit "
                 "(`ulimit -Hn`) or spawn fewer",
             )
-
-
-set_proc_maker(lambda ref, node: this_proc() if ref is None else _one_proc(ref, node))

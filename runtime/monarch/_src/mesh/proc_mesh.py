@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from monarch._src.actor.checked_names import name_text, reason_text
 from monarch._src.actor.context import current, origin_now
 from monarch._src.actor.endpoint import MAIN_THREAD, Actor, ActorClass, actor_class
 from monarch._src.actor.future import Future
+from monarch._src.actor.parts import parts
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.run.creators import creator_chain
 from monarch._src.actor.runtime import Runtime, runtime
@@ -43,9 +43,6 @@ if TYPE_CHECKING:
     from monarch._src.mesh.device_mesh import DeviceMeshRef
     from monarch._src.mesh.host_mesh import HostMesh
     from monarch._src.mesh.map.driver import MapRun
-
-# A higher layer, loaded with the first process group.
-_SPMD = "monarch._src.spmd.process_group"
 
 A = TypeVar("A", bound=Actor)
 
@@ -274,7 +271,7 @@ class ProcMesh(MapsItems, HasNamespace, HasTensors):
             SupervisionError: a rank has died.
         """
         self._check_usable()
-        import_module(_SPMD).init_process_group(self, backend, timeout)
+        parts().init_process_group(self, backend, timeout)
 
     def device_mesh(self, backend: str | None = None) -> DeviceMeshRef:
         """Make a `torch.distributed.DeviceMesh` with the dims of this mesh, on each of its ranks.
@@ -286,7 +283,7 @@ class ProcMesh(MapsItems, HasNamespace, HasTensors):
         Raises as `init_process_group` does.
         """
         self._check_usable()
-        return import_module(_SPMD).device_mesh(self, backend)
+        return parts().device_mesh(self, backend)
 
     def _failures(self) -> dict[int, RankFailure]:
         """The failures of procs of this mesh or slice, by their ranks in the spawned mesh."""

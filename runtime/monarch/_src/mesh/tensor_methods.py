@@ -1,15 +1,15 @@
 """`activate`, `rank_tensor` and `rank_tensors` of a ProcMesh.
 
 Runs in: any process, on the calling thread. The package of tensors is above this one, and is loaded
-by the first use.
+by the first use (`actor.parts`).
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from monarch._src.actor.parts import parts
 from monarch._src.mesh.mocked_tensors import mocked_mesh
 from monarch._src.shape import MeshTrait
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
-_TENSOR = "monarch._src.tensor.api"
 M = TypeVar("M", bound="HasTensors")
 
 
@@ -56,7 +55,7 @@ class HasTensors(MeshTrait):
             SupervisionError: a rank has died; entering the block raises it.
         """
         self._check_usable()
-        return import_module(_TENSOR).activate(self._for_tensors(), device)
+        return parts().activate(self._for_tensors(), device)
 
     def process_group(self, dims: str | Sequence[str] = (), timeout: float | str = "5m") -> Any:
         """The process groups of the ranks that differ in these dims only, for remote functions.
@@ -75,7 +74,7 @@ class HasTensors(MeshTrait):
             SupervisionError: a rank has died. Otherwise as `activate`.
         """
         self._check_usable()
-        return import_module(_TENSOR).process_group(self._for_tensors(), dims, timeout)
+        return parts().process_group(self._for_tensors(), dims, timeout)
 
     def rank_tensor(self, dim: str) -> Any:
         """A tensor on every rank with its coordinate along that dim: 0-dim, int64.
@@ -83,7 +82,7 @@ class HasTensors(MeshTrait):
         Raises KeyError for an unknown dim, and otherwise as `activate` does.
         """
         self._check_usable()
-        return import_module(_TENSOR).rank_tensor(self._for_tensors(), dim)
+        return parts().rank_tensor(self._for_tensors(), dim)
 
     def rank_tensors(self) -> dict[str, Any]:
         """`rank_tensor` of each dim, by its name."""

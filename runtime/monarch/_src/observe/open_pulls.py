@@ -5,10 +5,7 @@ Runs in: any process, any thread.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-
-_PULLING = "monarch._src.rdma.weights.pull"  # loaded with the first use of weight sync
 
 
 @dataclass(frozen=True)
@@ -26,9 +23,7 @@ class OpenPull:
 
 def open_pulls() -> list[OpenPull]:
     """The running pulls of this process, oldest first."""
-    if _PULLING not in sys.modules:
-        return []
-    from monarch._src.rdma.weights.pull import pulls_under_way
+    from monarch._src.rdma.weights.progress import pulls_under_way
 
     return [
         OpenPull(number, source, told.bytes_done, told.size)

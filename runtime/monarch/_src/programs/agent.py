@@ -54,7 +54,7 @@ BEFORE_FORK = ("monarch._src.net.node",)
 SPARE_TIME = (
     "monarch._src.actor.run.async_loop",
     "monarch._src.mesh.host_mesh",
-    "monarch._src.observe.client_setup",
+    "monarch._src.programs.client",
     "monarch._src.actor.current",
     "monarch._src.rdma.buffer",
     "monarch._src.payload.receiver",

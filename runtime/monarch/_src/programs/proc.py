@@ -15,12 +15,10 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 from monarch._src.actor.context import origin_of_output
 from monarch._src.actor.hooks import ProcProgram
-from monarch._src.actor.inspect.handlers import DEBUGGER
 from monarch._src.actor.refs import ProcsRef, client_ref
 from monarch._src.actor.run import actor_thread
 from monarch._src.actor.run.bootstrap import BootstrapRun
@@ -32,7 +30,7 @@ from monarch._src.actor.runtime import Runtime, set_runtime
 from monarch._src.actor.state.history import HISTORY
 from monarch._src.actor.state.program_metrics import TELEMETRY
 from monarch._src.actor.supervise.ownership import UNTIL_OVERDUE, Process, escalate
-from monarch._src.actor.tracing import OTLP, exports_otlp
+from monarch._src.actor.tracing import exports_otlp
 from monarch._src.config import settings
 from monarch._src.failures.report import MeshFailure, RankFailure
 from monarch._src.host.exec_proc import NO_LIFELINE
@@ -45,6 +43,7 @@ from monarch._src.net.local.signal_pipe import NotedSignals
 from monarch._src.net.local.waitable import Waitable
 from monarch._src.net.session_directory import address_of
 from monarch._src.pickling import main_names
+from monarch._src.programs import parts
 from monarch._src.programs.main_queue import MainQueue
 from monarch._src.system.interpreter_exit import join_threads, run_exit_functions
 from monarch._src.wire.frames import Payload
@@ -117,7 +116,9 @@ class Program(ProcProgram):
             node.leader.watch(lifeline, _on_host_gone)
         runtime.slot.idle()  # before any node can send a message here
         if exports_otlp():
-            import_module(OTLP).begin(runtime)
+            from monarch._src.telemetry import otlp
+
+            otlp.begin(runtime)
         node.link(AGENT, address_of(spec.directory, AGENT))
         node.link_to(ties.owner, ties.owner_address)
         # Started after the first messages are sent: it would compete with this thread.
@@ -284,17 +285,22 @@ def _breakpoint(*args: Any, **options: Any) -> Any:
     if os.environ.get("PYTHONBREAKPOINT"):  # as Python has it; 0: none
         return sys.__breakpointhook__(*args, **options)
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    return import_module(DEBUGGER).pause_here(frame, *args, **options)
+    from monarch._src.debug.rank.pauses import pause_here
+
+    return pause_here(frame, *args, **options)
 
 
 def prepare() -> Callable[[Boot, int], int]:
-    """The entry point that the host agent names (`monarch._src.host.spawn_spec.ENTRY`).
+    """The entry point that the host agent names (`system.main_programs.PROC_ENTRY`).
 
     The zygote calls it once; each fork calls the result.
     """
+    parts.plug_in()
     mark_streams(origin_of_output)
     if exports_otlp():
-        import_module(OTLP).preload()
+        from monarch._src.telemetry import otlp
+
+        otlp.preload()
     _log_to_stderr()
     return partial(main, Program())
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import wraps
-from importlib import import_module
 from typing import Any, Generic, TypeVar
 
 from monarch._src.actor.endpoint import Actor, actor_class
@@ -95,7 +94,9 @@ class patch_actor(ClassPatch[type]):
 
 def simulated_mesh(procs: Any) -> Any:
     """A mesh of a `monarch.simulator.Simulator` with the dims of these procs."""
-    return import_module("monarch.simulator").Simulator.with_dims(procs.sizes).mesh
+    from monarch._src.tensor.simulation.simulator import Simulator
+
+    return Simulator.with_dims(procs.sizes).mesh
 
 
 class patch_tensor_engine(ClassPatch[Factory]):

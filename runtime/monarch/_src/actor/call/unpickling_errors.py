@@ -8,6 +8,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 
+from monarch._src import pickling, wire
 from monarch._src.actor.call.target import Target
 from monarch._src.actor.errors.frames import IN_RUNTIME
 from monarch._src.failures.endpoint_text import endpoint_text
@@ -26,8 +27,8 @@ _OF_PICKLING = (
     "functools",
     "types",
 )
-# Likewise; values of the runtime are rebuilt from classes there.
-_OURS = "monarch._src.wire."
+# Likewise; values of the runtime are rebuilt from classes and functions there.
+_OURS = (f"{wire.__name__}.", f"{pickling.__name__}.")
 
 
 def unreadable_answer_of(

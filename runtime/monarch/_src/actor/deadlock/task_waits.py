@@ -15,8 +15,10 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
+from monarch._src.actor.future import Future
+
 # Closures of these modules wake each future that they hold; those of others are unknown.
-_CLOSURES_OF = ("asyncio.tasks", "monarch._src.actor.future")
+_CLOSURES_OF = ("asyncio.tasks", Future.__module__)
 _RUN_MAIN = "_run_until_complete_cb"  # ends `run_until_complete`, and so `asyncio.run`
 
 

@@ -2,8 +2,8 @@
 
 Runs in: any process with a runtime, on the receiving thread.
 Owns: the injected faults of the process's links.
-Invariants: no handler disturbs running user code. Injected faults, tables, timelines and the
-debugger are loaded on first use.
+Invariants: no handler disturbs running user code. Injected faults, and the features of
+higher packages (`actor.parts`), are loaded on first use.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from monarch._src.actor.future import PAUSES
+from monarch._src.actor.parts import parts
 from monarch._src.actor.state.program_metrics import TELEMETRY
 from monarch._src.events import RankPaused, bus
 from monarch._src.failures.endpoint_text import endpoint_text
@@ -48,16 +48,6 @@ from monarch._src.wire.metrics_codec import Counted, packed
 if TYPE_CHECKING:
     from monarch._src.actor.inspect.injected_link_faults import LinkFaults
     from monarch._src.actor.protocols import InspectedRuntime
-
-# A higher layer, loaded with the first breakpoint.
-DEBUGGER = "monarch._src.debug.rank.pauses"
-# Higher layers, loaded with the first query, and where history is kept.
-TABLES = "monarch._src.telemetry.sql.process_rows"
-HISTORY_SWITCH = "monarch._src.telemetry.history.switch"
-# A higher layer, loaded with the first request for stacks.
-WAITS = "monarch._src.observe.stacks.rank_part"
-# A higher layer, loaded with the first reader of a timeline.
-TIMELINE = "monarch._src.observe.timeline.rank_part"
 
 
 class InspectHandlers:
@@ -98,19 +88,19 @@ class InspectHandlers:
         self._run.node.send(peer, Reply(message.call, message.rank, OK), packed_actors(seen))
 
     def _on_read_calls(self, peer: str, message: ReadCalls, _payload: Payload) -> None:
-        import_module(TIMELINE).read_calls(self._run, peer, message)
+        parts().read_calls(self._run, peer, message)
 
     def _on_read_table(self, peer: str, message: ReadTable, _payload: Payload) -> None:
         if peer == AGENT:  # queries go to host agents only, which ask the processes
-            self._run.node.send(peer, import_module(TABLES).read_table(self._run, message))
+            self._run.node.send(peer, parts().read_table(self._run, message))
 
     def _on_set_history(self, peer: str, message: SetHistory, _payload: Payload) -> None:
         if peer == AGENT:
-            import_module(HISTORY_SWITCH).on_set_history(message)
+            parts().set_history(message)
 
     def _on_read_waits(self, peer: str, message: ReadWaits, _payload: Payload) -> None:
         if peer == AGENT:
-            waits = import_module(WAITS).endpoint_waits(self._run)
+            waits = parts().endpoint_waits(self._run)
             self._run.node.send(peer, WaitsRead(message.request, waits))
 
     def _on_set_log_level(self, peer: str, message: SetLogLevel, _payload: Payload) -> None:
@@ -152,4 +142,4 @@ class InspectHandlers:
         if (
             peer == AGENT and self._run.proc_ref is not None
         ):  # consoles send to host agents only, see `debug`
-            import_module(DEBUGGER).pauses_of(self._run).on_message(message)
+            parts().debug(self._run, message)

@@ -17,9 +17,8 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from importlib import import_module
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -35,15 +34,10 @@ from monarch._src.net.local.interrupt import GuardedLock, uninterrupted
 from monarch._src.net.local.waitable import Waitable
 from monarch._src.wire.ids import AGENT
 from monarch._src.wire.messages import (
-    BreakIn,
-    BridgeBytes,
-    BrokeIn,
     Call,
     DebugCommand,
     Debugged,
-    KeepFailures,
     PausedAt,
-    SetBridge,
 )
 from monarch._src.wire.messages.debugger import (
     COMMAND,
@@ -58,7 +52,6 @@ if TYPE_CHECKING:
     from monarch._src.debug.rank.pdb import RankPdb
 
 log = logging.getLogger("monarch.debug")
-FromAgent: TypeAlias = "DebugCommand | KeepFailures | BreakIn | SetBridge | BridgeBytes"
 
 
 class PausedThread:
@@ -187,7 +180,6 @@ class ProcPauses(Debugger):
         # Debuggers by thread, kept while breakpoints set from a console need tracing.
         self._debuggers: dict[int, tuple[RankPdb, PausedThread]] = {}
         self._is_ending = False  # whether this process is to end
-        self._break_in_module: Any = None
         self._post_mortem = False  # whether failing endpoints pause
         self._pauses_bystanders = False  # whether those of bystanders do, too
         self._bridge: Bridge | None = None  # while an editor is connected
@@ -355,39 +347,35 @@ class ProcPauses(Debugger):
 
     # --- on the receiving thread ------------------------------------------------------------------
 
-    def on_message(self, message: FromAgent) -> None:
-        """Handle a message that the host agent relays from a console."""
-        if isinstance(message, DebugCommand):
-            session = self._sessions.get(message.session)
-            if isinstance(session, PausedThread):
-                session.command(message)
-        elif isinstance(message, KeepFailures):
-            self._post_mortem = message.on
-            self._pauses_bystanders = message.bystanders
-        elif isinstance(message, BreakIn):
-            self._break_in(message.request)
-        elif isinstance(message, SetBridge):
-            self._set_bridge(message)
-        elif self._bridge is not None and self._bridge.number == message.bridge:
-            self._bridge.on_bytes(message.data)
+    def command(self, message: DebugCommand) -> None:
+        """Pass a command on to the paused thread that it is for."""
+        session = self._sessions.get(message.session)
+        if isinstance(session, PausedThread):
+            session.command(message)
 
-    def _set_bridge(self, message: SetBridge) -> None:
-        if message.open:
-            module = import_module("monarch._src.debug.rank.debugpy")
-            self._bridge = module.RankBridge(self, message.bridge)
-        elif self._bridge is not None and self._bridge.number == message.bridge:
+    def keep_failures(self, on: bool, *, bystanders: bool) -> None:
+        """Pause endpoints that fail from now on, or no longer; see `KeepFailures`."""
+        self._post_mortem = on
+        self._pauses_bystanders = bystanders
+
+    def open_bridge(self, bridge: Bridge) -> None:
+        """An editor is connected: its debugger takes over."""
+        self._bridge = bridge
+
+    def close_bridge(self, number: int) -> None:
+        """End the debugger of that bridge, if it is open."""
+        if self._bridge is not None and self._bridge.number == number:
             self._bridge.close()
+
+    def on_bridge_bytes(self, number: int, data: bytes) -> None:
+        """An editor has sent bytes to that bridge."""
+        if self._bridge is not None and self._bridge.number == number:
+            self._bridge.on_bytes(data)
 
     def on_bridge_closed(self, bridge: Bridge) -> None:
         """A bridge has unloaded its debugger. On the bridge thread."""
         if self._bridge is bridge:
             self._bridge = None
-
-    def _break_in(self, request: int) -> None:
-        if self._break_in_module is None:
-            self._break_in_module = import_module("monarch._src.debug.rank.break_in")
-        threads, problem = self._break_in_module.break_in(self)
-        self.runtime.node.send(AGENT, BrokeIn(request, threads, problem))
 
     def unpause(self, cell: ActorCell | None, call: Call | None) -> bool:
         """End the pauses of a call that is cancelled, or of an actor or a process that is to end.

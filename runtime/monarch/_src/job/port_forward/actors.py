@@ -12,7 +12,7 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from monarch._src.actor.current import current_rank
@@ -38,9 +38,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("monarch.job")
 
 
-def _relay() -> Any:
+def _relay() -> ModuleType:
     # It loads asyncio, which a client that only imports this module does not need.
-    return import_module("monarch._src.job.port_forward.relay")
+    from monarch._src.job.port_forward import relay
+
+    return relay
 
 
 class Destination(Actor):

@@ -41,6 +41,16 @@ class PullProgress(msgspec.Struct, frozen=True):
         )
 
 
+# The pulls of this process, by number: each function returns the publishers' names, and the
+# progress.
+UNDER_WAY: dict[int, Callable[[], tuple[str, PullProgress]]] = {}
+
+
+def pulls_under_way() -> list[tuple[int, str, PullProgress]]:
+    """The pulls of this process: number, publishers, progress. Any thread."""
+    return [(number, *progress()) for number, progress in list(UNDER_WAY.items())]
+
+
 class ProgressReporter:
     """Counts the bytes of a pull, and reports to a callback at intervals. Thread-safe."""
 

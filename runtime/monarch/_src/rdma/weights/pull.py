@@ -34,7 +34,7 @@ from monarch._src.rdma.plane import DataPlane, plane_of
 from monarch._src.rdma.registrable import memory_of
 from monarch._src.rdma.transfer import Op
 from monarch._src.rdma.weights.layout import Entry, Facts, TensorSlice, check_slices
-from monarch._src.rdma.weights.progress import ProgressReporter, PullProgress
+from monarch._src.rdma.weights.progress import UNDER_WAY, ProgressReporter, PullProgress
 from monarch._src.rdma.weights.publish import StateDictHandle
 from monarch._src.rdma.weights.reshard import Box, Runs, covered, runs_of
 from monarch._src.rdma.weights.snapshot import (
@@ -248,7 +248,7 @@ class StateDictReader:
             pull = _Pull(self, plane, wanted, timeout, on_progress)
 
             def work() -> None:
-                _under_way[id(pull)] = pull
+                UNDER_WAY[id(pull)] = pull.progress
                 try:
                     pulled = pull.run()
                 except Exception as error:
@@ -259,7 +259,7 @@ class StateDictReader:
                     future.settle(lambda: pulled)
 
             def over() -> None:
-                del _under_way[id(pull)]
+                del UNDER_WAY[id(pull)]
                 self._busy.release()
 
             if not plane.waits.submit(work):
@@ -414,14 +414,6 @@ class _Pull:
     def _about(self, source: int) -> tuple[str, str]:
         handle = self._reader.sources[source].buffer.handle()
         return handle.text, handle.actor_id
-
-
-_under_way: dict[int, _Pull] = {}
-
-
-def pulls_under_way() -> list[tuple[int, str, PullProgress]]:
-    """The pulls of this process: number, publishers, progress. Any thread."""
-    return [(number, *pull.progress()) for number, pull in list(_under_way.items())]
 
 
 def get_state_dict(

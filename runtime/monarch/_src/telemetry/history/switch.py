@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from importlib import import_module
 from time import monotonic_ns
 from typing import Any
 
@@ -22,8 +21,6 @@ from monarch._src.config import history_settings
 from monarch._src.telemetry.history import garbage_collections
 from monarch._src.telemetry.spans import enclosing_id
 from monarch._src.wire.messages import SetHistory
-
-TORCH_EVENTS = "monarch._src.tensor.torch_events"  # imports torch
 
 _adding = threading.Lock()
 _formatting = threading.local()
@@ -47,7 +44,9 @@ def profile_torch(on: bool) -> None:
     A process that has not imported torch has nothing to profile.
     """
     if "torch" in sys.modules:
-        import_module(TORCH_EVENTS).follow(on)
+        from monarch._src.tensor import torch_events  # it imports torch
+
+        torch_events.follow(on)
 
 
 def keep(retention_s: float, rows: int) -> None:

@@ -45,7 +45,7 @@ _ROOT = str(Path(monarch.__file__).parent.parent)
 _PROGRAM = (
     "import sys; sys.path[:] = [p for p in sys.path if p]; memory_mb = int(sys.argv.pop(1)); "
     "sys.path += [p for p in sys.argv[1:] if p not in sys.path]; "
-    "from monarch._src.telemetry.sql.engine_process import main; main(memory_mb)"
+    f"from {__name__} import main; main(memory_mb)"
 )
 _SLICE_S = 0.1
 """The cancellation of a call reaches an actor's thread between two waits of this length."""

@@ -7,7 +7,6 @@ imports torch, so this module does not.
 from __future__ import annotations
 
 import pickle
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from monarch._src.actor.context import current
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from monarch._src.tensor.state.instructions import Failure
 
 MOST_AS_BYTES = 1 << 16
-RUNNER = "monarch._src.tensor.ranks.runner"
 
 
 class TensorWorker(Actor):
@@ -31,18 +29,21 @@ class TensorWorker(Actor):
     __live_summary__ = "_memory_texts"
 
     def __init__(self) -> None:
+        from monarch._src.tensor.ranks.runner import Runner
+        from monarch._src.tensor.torch_modules import torch
+
         context = current.get()
         assert context is not None
-        modules = import_module("monarch._src.tensor.torch_modules")
-        self._torch: Any = modules.torch
+        self._torch: Any = torch
         self._store: Any = None
         self._rank = context.actor_instance.rank.rank
-        self._runner: Any = import_module(RUNNER).Runner(self._rank)
+        self._runner: Any = Runner(self._rank)
 
     def _memory_texts(self) -> dict[str, str]:
         """The memory of the rank's tensors. Any thread."""
-        memory = import_module("monarch._src.tensor.ranks.memory")
-        return memory.memory_texts(list(self._runner.values.values()))
+        from monarch._src.tensor.ranks.memory import memory_texts
+
+        return memory_texts(list(self._runner.values.values()))
 
     @endpoint
     def run(self, data: bytes) -> Any:
@@ -115,7 +116,8 @@ class TensorWorker(Actor):
     @endpoint
     def serve_store(self) -> Any:
         """Serve the store of a process group whose ranks are on several hosts."""
-        rendezvous = import_module("monarch._src.spmd.rendezvous")
-        server = rendezvous.StoreServer.open(one_host=False)
+        from monarch._src.spmd.rendezvous import StoreServer, TcpPlace
+
+        server = StoreServer.open(one_host=False)
         self._store = (self._store, server)  # as long as groups may use it
-        return rendezvous.TcpPlace(server.host, server.port)
+        return TcpPlace(server.host, server.port)

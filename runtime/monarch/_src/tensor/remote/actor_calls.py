@@ -18,13 +18,15 @@ from monarch._src.actor.call.on_ranks import WAYS
 from monarch._src.mesh.actor_mesh import ActorMesh
 from monarch._src.tensor.active_mesh import active_channel
 from monarch._src.tensor.channels.channel import Channel
+from monarch._src.tensor.ranks import forwarded_calls
 from monarch._src.tensor.remote.functions import Propagate, Remote
 from monarch._src.tensor.tensor_errors import place_text
 from monarch._src.tensor.trees import taken_apart
 
-ASK = "monarch._src.tensor.ranks.forwarded_calls.ask"
-ASK_FOR_TENSORS = "monarch._src.tensor.ranks.forwarded_calls.ask_for_tensors"
-TELL = "monarch._src.tensor.ranks.forwarded_calls.tell"
+# Paths, by which the ranks import the functions.
+ASK = f"{forwarded_calls.__name__}.ask"
+ASK_FOR_TENSORS = f"{forwarded_calls.__name__}.ask_for_tensors"
+TELL = f"{forwarded_calls.__name__}.tell"
 
 
 def call(

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from monarch._src import version
 from monarch._src.job.launchers.remote import remote_program
 from monarch._src.version import VERSION
 from monarch._src.wire.versions import mismatch
@@ -51,13 +52,13 @@ wanted = said()
 sys.path[:] = [p for p in sys.path if p]
 python, monarch, text = ".".join(map(str, sys.version_info[:3])), "", ""
 try:
-    from monarch._src.version import VERSION as monarch
+    from {version.__name__} import VERSION as monarch
 except Exception as error:
     text = "%s: %s" % (type(error).__name__, error)
 fits = monarch == wanted["monarch"] and list(sys.version_info[:2]) == wanted["python"]
 answer(why="" if fits else "versions", python=python, monarch=monarch, text=text, at=sys.executable)
 if fits:
-    from monarch._src.job.launchers.remote.remote_program import main
+    from {remote_program.__name__} import main
     sys.exit(main(wanted["call"]))
 """
 
