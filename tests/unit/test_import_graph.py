@@ -23,8 +23,6 @@ KNOWN = frozenset({
     frozenset({
         "monarch._src.mesh.client", "monarch._src.mesh.host_mesh", "monarch._src.mesh.proc_mesh",
     }),
-    # `Extent.region`, a public name.
-    frozenset({"monarch._src.shape.extent", "monarch._src.shape.region"}),
 })  # fmt: skip
 
 

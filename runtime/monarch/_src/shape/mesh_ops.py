@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import TypeVar
 
-from monarch._src.shape.extent import Extent, dims_text
-from monarch._src.shape.region import Region, Selector
+from monarch._src.shape.extent import Extent, Region, Selector
+from monarch._src.shape.labels import dims_text
 
 _Mesh = TypeVar("_Mesh", bound="MeshTrait")
 

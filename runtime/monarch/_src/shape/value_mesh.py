@@ -15,9 +15,9 @@ from reprlib import Repr
 from typing import Any, Generic, TypeVar
 
 from monarch._src.shape.coordinates import Coordinates, coordinates_of
-from monarch._src.shape.extent import Extent, Point, dims_text
+from monarch._src.shape.extent import Extent, Point, Region
+from monarch._src.shape.labels import dims_text
 from monarch._src.shape.mesh_ops import MeshTrait
-from monarch._src.shape.region import Region
 from monarch._src.shape.run_length import Runs, fold
 from monarch._src.shape.shape import Shape
 
