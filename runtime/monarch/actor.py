@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from monarch._src.mesh.channel_transport import ChannelTransport, enable_transport
     from monarch._src.mesh.client import shutdown_context
     from monarch._src.mesh.controllers import get_or_spawn_controller
-    from monarch._src.mesh.host_mesh import HostMesh, this_host, this_proc
-    from monarch._src.mesh.proc_mesh import ProcMesh
+    from monarch._src.mesh.meshes import HostMesh, ProcMesh, this_host, this_proc
     from monarch._src.mesh.spawn_options import BootstrapCommand, default_bootstrap_cmd
     from monarch._src.session.workers.api import (
         attach,
@@ -84,8 +83,7 @@ _RUNTIME = {
     "debug.controller": "debug_controller",
     "mesh.actor_mesh": "ActorMesh",
     "mesh.controllers": "get_or_spawn_controller",
-    "mesh.host_mesh": "HostMesh this_host this_proc",
-    "mesh.proc_mesh": "ProcMesh",
+    "mesh.meshes": "HostMesh ProcMesh this_host this_proc",
     "mesh.spawn_options": "BootstrapCommand default_bootstrap_cmd",
     "mesh.client": "shutdown_context",
     "mesh.channel_transport": "ChannelTransport enable_transport",

@@ -16,15 +16,6 @@ import pytest
 import monarch
 import monarch_jupyter
 
-# Cycles that remain: public classes of which each has a method that returns the other. This set
-# may only shrink.
-KNOWN = frozenset({
-    # `ProcMesh.host_mesh` is typed as the HostMesh that spawned it.
-    frozenset({
-        "monarch._src.mesh.client", "monarch._src.mesh.host_mesh", "monarch._src.mesh.proc_mesh",
-    }),
-})  # fmt: skip
-
 
 def modules() -> dict[str, Path]:
     """Every module of both packages by its dotted name."""
@@ -103,7 +94,7 @@ def test_no_modules_import_each_other() -> None:
         for name, path in files.items()
     }
     assert len(graph) > 400
-    assert cycles(graph) == KNOWN
+    assert cycles(graph) == set()
 
 
 PROGRAMS = "monarch._src.programs."

@@ -15,7 +15,7 @@ from monarch._src.job.contexts import Contexts
 from monarch._src.job.paths import job_names, job_path
 from monarch._src.job.record import JobRecord, read
 from monarch._src.job.trait import DEFAULT_JOB_PATH
-from monarch._src.mesh.host_mesh import HostMesh
+from monarch._src.mesh.meshes import HostMesh
 
 
 def run_list() -> int:

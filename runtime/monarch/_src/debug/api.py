@@ -20,7 +20,7 @@ from monarch._src.events import RankPaused, bus
 from monarch._src.failures.report import at_text
 from monarch._src.mesh.actor_mesh import ActorMesh
 from monarch._src.mesh.client import current_session
-from monarch._src.mesh.proc_mesh import ProcMesh, owned_meshes
+from monarch._src.mesh.meshes import ProcMesh, owned_meshes
 from monarch._src.mesh.selected_procs import procs_of
 
 Which: TypeAlias = (

@@ -13,8 +13,7 @@ from typing import Any
 from monarch._src.actor.background import returns_future
 from monarch._src.actor.future import Future
 from monarch._src.job.command_runner import CommandRunner
-from monarch._src.mesh.host_mesh import HostMesh
-from monarch._src.mesh.proc_mesh import ProcMesh
+from monarch._src.mesh.meshes import HostMesh, ProcMesh
 from monarch._src.shape import ValueMesh
 
 

@@ -11,7 +11,7 @@ import tempfile
 
 from monarch._src.job.contexts import load_current_job
 from monarch._src.job.trait import check_names
-from monarch._src.mesh.host_mesh import HostMesh
+from monarch._src.mesh.meshes import HostMesh
 from monarch._src.net import session_directory as sessions
 from monarch._src.net.state.access import TRUST_ALL
 from monarch._src.session.workers.api import attach_to_workers, has_workers, start_worker

@@ -17,7 +17,7 @@ from monarch._src.job.launchers.process import ProcessJob
 from monarch._src.job.launchers.slurm.job import SlurmJob
 from monarch._src.job.launchers.ssh.job import SSHJob
 from monarch._src.job.trait import JobState, JobTrait
-from monarch._src.mesh.host_mesh import HostMesh
+from monarch._src.mesh.meshes import HostMesh
 from monarch._src.spmd.torchrun import run
 from monarch._src.spmd.torchrun_arguments import Launch, parse_arguments
 

@@ -22,7 +22,7 @@ from monarch._src.admin.side_process import AdminServer, MeshAdminConfig, start_
 from monarch._src.errors import JobError
 from monarch._src.job import record
 from monarch._src.mesh.client import session_for_client
-from monarch._src.mesh.host_mesh import HostMesh, another_handle
+from monarch._src.mesh.meshes import HostMesh, another_handle
 from monarch._src.session.workers.api import attached_workers, has_workers
 from monarch._src.telemetry.history.telemetry_config import TelemetryConfig
 from monarch._src.telemetry.perfetto.profile import Profile, profile

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from monarch._src.actor.background import background
 from monarch._src.actor.future import Future
@@ -35,7 +35,7 @@ from monarch._src.config import raw_environment, settings
 from monarch._src.events import Output, bus
 from monarch._src.failures.report import RankFailure
 from monarch._src.mesh.agent_process import AgentProcess
-from monarch._src.mesh.proc_mesh import end_meshes_of
+from monarch._src.mesh.owned_procs import end_meshes_of
 from monarch._src.net import session_directory as sessions
 from monarch._src.net.local.waitable import Waitable
 from monarch._src.system.main_programs import AGENT as AGENT_PROGRAM
@@ -47,7 +47,6 @@ from monarch._src.wire.messages import Heard, Shutdown
 
 if TYPE_CHECKING:
     from monarch._src.mesh.host_links import GatewayAddress, HostLinks, RemoteMeshes
-    from monarch._src.mesh.proc_mesh import ProcMesh
 
 # `sessions.make` needs it: imported here, since a client waits while its session starts.
 importlib.import_module("tempfile")
@@ -80,9 +79,9 @@ class ClientSession:
         self.keeps_new = False  # whether meshes that are spawned from now on are kept too
         self.kept_session: object = None  # the KeptSession of `session.keep`, once it is kept
         self.away: RemoteMeshes | None = None  # the kept meshes on workers
-        # Called, once the session is kept, before a mesh on workers is spawned that is to be kept,
-        # and with None after such a mesh has ended.
-        self.on_remote_mesh: Callable[[ProcMesh | None], None] = lambda _: None
+        # Called, once the session is kept, with a ProcMesh on workers that is to be kept before it
+        # is spawned, and with None after such a mesh has ended.
+        self.on_remote_mesh: Callable[[Any], None] = lambda _: None
         self.agent_ended_callbacks: list[Callable[[], None]] = []
         self.sites: HostLinks | None = None  # the worker hosts of this process
         self.via: GatewayAddress | None = None  # the gateway through which they are reached
@@ -388,8 +387,8 @@ def keeps_new_meshes() -> bool:
     return found is not None and found.keeps_new
 
 
-def on_remote_mesh(mesh: ProcMesh | None) -> None:
-    """A mesh on workers that is to be kept is about to be spawned; None: such a mesh has ended."""
+def on_remote_mesh(mesh: Any) -> None:
+    """A ProcMesh on workers, to be kept, is about to be spawned; None: such a mesh has ended."""
     found = current_session()
     if found is not None:
         found.on_remote_mesh(mesh)

@@ -13,7 +13,7 @@ from monarch._src.actor.endpoint import Actor, actor_class
 from monarch._src.actor.run.endpoint_table import UPDATE
 from monarch._src.actor.serialize import pack_value
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors, call_target_of
-from monarch._src.mesh.proc_mesh import ProcMesh, owned_meshes
+from monarch._src.mesh.meshes import ProcMesh, owned_meshes
 
 
 def actor_meshes() -> list[ActorMesh]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from monarch._src.mesh.actor_mesh import ActorMesh, call_target_of
-from monarch._src.mesh.proc_mesh import ProcMesh
+from monarch._src.mesh.meshes import ProcMesh
 from monarch._src.shape import ValueMesh
 from monarch._src.shape.coordinates import Coordinates, coordinates_of
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from monarch._src.actor.inspect.ask_procs import ProcQuery, ask_procs
-from monarch._src.mesh.proc_mesh import ProcMesh
+from monarch._src.mesh.meshes import ProcMesh
 from monarch._src.wire.actor_snapshot_codec import SeenActor, unpacked
 from monarch._src.wire.messages import ReadActors
 from monarch._src.wire.msgpack_text import UNREADABLE

@@ -29,7 +29,7 @@ from monarch._src.events import (
     bus,
 )
 from monarch._src.mesh.client import current_session
-from monarch._src.mesh.proc_mesh import ProcMesh, owned_meshes
+from monarch._src.mesh.meshes import ProcMesh, owned_meshes
 from monarch._src.net.local.interrupt import GuardedLock
 from monarch._src.net.local.waitable import RuntimeEnded
 from monarch._src.shape import Extent

@@ -14,7 +14,7 @@ from monarch._src.actor.call.target import target_of
 from monarch._src.actor.future import Future
 from monarch._src.actor.runtime import Runtime, runtime, runtime_or_none
 from monarch._src.actor.state.calls import PendingCall
-from monarch._src.mesh.proc_mesh import ProcMesh
+from monarch._src.mesh.meshes import ProcMesh
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ BEFORE_FORK = ("monarch._src.net.node",)
 # Modules that many procs load when they unpickle their first actor: 10 ms of CPU in each.
 SPARE_TIME = (
     "monarch._src.actor.run.async_loop",
-    "monarch._src.mesh.host_mesh",
+    "monarch._src.mesh.meshes",
     "monarch._src.programs.client",
     "monarch._src.actor.current",
     "monarch._src.rdma.buffer",

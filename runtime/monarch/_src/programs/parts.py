@@ -73,7 +73,7 @@ class _Parts:
         on_message(run, message)
 
     def proc_of(self, ref: Any, node: str) -> Any:
-        from monarch._src.mesh.host_mesh import proc_of
+        from monarch._src.mesh.meshes import proc_of
 
         return proc_of(ref, node)
 

@@ -21,7 +21,7 @@ from monarch._src.config import settings
 from monarch._src.errors import SessionError
 from monarch._src.failures.report import RankFailure
 from monarch._src.mesh import client as own
-from monarch._src.mesh import proc_mesh
+from monarch._src.mesh import owned_procs
 from monarch._src.mesh.actor_mesh import ActorMesh, OwnedActors, call_target_of
 from monarch._src.mesh.agent_process import AgentProcess
 from monarch._src.mesh.client import (
@@ -30,17 +30,9 @@ from monarch._src.mesh.client import (
     client_runtime,
     new_client_name,
 )
-from monarch._src.mesh.host_mesh import hosts_of, this_host
-from monarch._src.mesh.proc_mesh import (
-    OwnedProcs,
-    ProcMesh,
-    Procs,
-    owned_meshes,
-    proc_bootstrapped,
-    proc_ready,
-    record_actors_of,
-    remember,
-)
+from monarch._src.mesh.meshes import ProcMesh, hosts_of, owned_meshes, record_actors_of, this_host
+from monarch._src.mesh.owned_procs import OwnedProcs, proc_bootstrapped, proc_ready, remember
+from monarch._src.mesh.procs import Procs
 from monarch._src.net.peers import COMPARED
 from monarch._src.net.session_directory import address_of
 from monarch._src.session.attached_actors import InheritedActors
@@ -250,8 +242,9 @@ class KeptSession:
         run.known.learn(ref)
         for rank in region.ranks():
             run.node.expect(ref.node(rank), ref.site(rank))
-        run.ownership.own(ref.uid, OwnedProcs(mesh))
-        remember(mesh)
+        owned = OwnedProcs(mesh, procs, run, mesh._stop)  # pyright: ignore[reportPrivateUsage]
+        run.ownership.own(ref.uid, owned)
+        remember(owned)
         return mesh
 
     def _inherit_actors(self, mesh: ProcMesh, kept: KeptActors, payload: Payload) -> ActorMesh:
@@ -493,4 +486,4 @@ def _release_kept(session: ClientSession) -> bool:
 
 
 own.release_kept = _release_kept
-proc_mesh.on_kept_mesh_stopped = lambda: own.on_remote_mesh(None)
+owned_procs.on_kept_mesh_stopped = lambda: own.on_remote_mesh(None)

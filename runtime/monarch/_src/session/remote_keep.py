@@ -23,7 +23,7 @@ from monarch._src.errors import SessionError
 from monarch._src.failures.report import RankFailure
 from monarch._src.mesh.client import ClientSession
 from monarch._src.mesh.host_links import GatewayAddress
-from monarch._src.mesh.proc_mesh import ProcMesh, owned_meshes
+from monarch._src.mesh.meshes import ProcMesh, owned_meshes
 from monarch._src.net.hosts import keys
 from monarch._src.net.state.access import TRUST_ALL, Role
 from monarch._src.net.state.addresses import parse_address

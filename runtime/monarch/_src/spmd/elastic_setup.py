@@ -6,7 +6,7 @@ from typing import Any
 
 from monarch._src.actor.background import returns_future
 from monarch._src.errors import ActorError
-from monarch._src.mesh.proc_mesh import ProcMesh
+from monarch._src.mesh.meshes import ProcMesh
 from monarch._src.spmd.actor import ElasticEnvironment
 from monarch._src.spmd.process_group import first_of, is_on_one_host, watched_members
 from monarch._src.spmd.rendezvous import address_family

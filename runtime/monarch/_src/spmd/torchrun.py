@@ -27,8 +27,7 @@ from monarch._src.actor.inspect.agent_client import AgentGoneError
 from monarch._src.actor.runtime import runtime
 from monarch._src.actor.state.calls import PendingCall
 from monarch._src.errors import ActorError, CollectiveError, SupervisionError, death_error
-from monarch._src.mesh.host_mesh import HostMesh, this_host
-from monarch._src.mesh.proc_mesh import ProcMesh
+from monarch._src.mesh.meshes import HostMesh, ProcMesh, this_host
 from monarch._src.net.local.interrupt import uninterrupted
 from monarch._src.spmd.actor import Script
 from monarch._src.spmd.elastic_env import MAX_RESTARTS, RESTART_COUNT

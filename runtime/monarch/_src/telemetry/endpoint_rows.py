@@ -19,7 +19,7 @@ from monarch._src.actor.runtime import Runtime, runtime_or_none
 from monarch._src.actor.state.endpoint_metrics import bounds_ns, mean_ns, merged, percentile_ns
 from monarch._src.failures.endpoint_text import endpoint_text
 from monarch._src.mesh.actor_mesh import ActorMesh, call_target_of
-from monarch._src.mesh.proc_mesh import ProcMesh, owned_meshes
+from monarch._src.mesh.meshes import ProcMesh, owned_meshes
 from monarch._src.observe.meshes import RankRow, snapshot
 from monarch._src.shape import Region
 from monarch._src.telemetry.program_rows import (

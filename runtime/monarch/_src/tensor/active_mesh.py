@@ -17,7 +17,7 @@ from monarch._src.tensor.devices import device_type, explained, on_gpus
 from monarch._src.tensor.torch_modules import TorchDispatchMode, without_modes
 
 if TYPE_CHECKING:
-    from monarch._src.mesh.proc_mesh import ProcMesh
+    from monarch._src.mesh.meshes import ProcMesh
 
 
 class _Active(threading.local):

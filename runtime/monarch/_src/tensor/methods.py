@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, cast
 
-from monarch._src.mesh.proc_mesh import ProcMesh
+from monarch._src.mesh.meshes import ProcMesh
 from monarch._src.tensor.active_mesh import active_stream
 from monarch._src.tensor.channels.channel import Channel
 from monarch._src.tensor.channels.driver import Driver, channel_of

@@ -26,8 +26,7 @@ from monarch._src.errors import MessageLostError
 from monarch._src.events import FaultInjected, bus
 from monarch._src.mesh.actor_mesh import ActorMesh, call_target_of
 from monarch._src.mesh.client import current_session
-from monarch._src.mesh.host_mesh import HostMesh
-from monarch._src.mesh.proc_mesh import ProcMesh
+from monarch._src.mesh.meshes import HostMesh, ProcMesh
 from monarch._src.system.process import signal_name
 from monarch._src.testing import links
 from monarch._src.testing.plan import KINDS, PlannedFault, plan

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from monarch._src.errors import JobError
 from monarch._src.job.trait import DEFAULT_JOB_PATH, JobState, JobTrait, check_names
-from monarch._src.mesh.host_mesh import this_host
+from monarch._src.mesh.meshes import this_host
 
 LOGS = Path(DEFAULT_JOB_PATH).parent / "logs"
 

@@ -29,7 +29,7 @@ from monarch._src.job.port_forward.addresses import (
     port_at,
 )
 from monarch._src.job.port_forward.messages import Message
-from monarch._src.mesh.proc_mesh import ProcMesh
+from monarch._src.mesh.meshes import ProcMesh
 from monarch._src.shape import Point, ValueMesh
 
 if TYPE_CHECKING:

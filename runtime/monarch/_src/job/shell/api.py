@@ -18,7 +18,7 @@ from monarch._src.job.shell.runner import ShellRunner
 from monarch._src.job.shell.sending import WindowedSender
 from monarch._src.job.shell.terminal import LocalTerminal
 from monarch._src.job.trait import checked_env
-from monarch._src.mesh.host_mesh import HostMesh
+from monarch._src.mesh.meshes import HostMesh
 
 
 def shell(

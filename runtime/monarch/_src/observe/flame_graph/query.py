@@ -11,7 +11,7 @@ from pathlib import Path
 from monarch._src.errors import StacksError
 from monarch._src.mesh.actor_mesh import ActorMesh
 from monarch._src.mesh.client import current_session
-from monarch._src.mesh.proc_mesh import ProcMesh
+from monarch._src.mesh.meshes import ProcMesh
 from monarch._src.mesh.selected_procs import procs_of
 from monarch._src.observe.flame_graph.state import svg
 from monarch._src.observe.flame_graph.state.samples import MOST_RATE, MOST_SECONDS

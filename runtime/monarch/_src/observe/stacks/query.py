@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from monarch._src.errors import StacksError
 from monarch._src.mesh.actor_mesh import ActorMesh
 from monarch._src.mesh.client import current_session
-from monarch._src.mesh.proc_mesh import ProcMesh, owned_meshes
+from monarch._src.mesh.meshes import ProcMesh, owned_meshes
 from monarch._src.mesh.selected_procs import procs_of
 from monarch._src.observe.stacks.state import grouping as pure
 from monarch._src.shape import Extent

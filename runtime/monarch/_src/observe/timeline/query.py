@@ -13,7 +13,7 @@ from functools import partial
 from math import inf
 
 from monarch._src.actor.inspect.ask_procs import ProcQuery, ask_procs
-from monarch._src.mesh.proc_mesh import ProcMesh
+from monarch._src.mesh.meshes import ProcMesh
 from monarch._src.wire.calls_codec import unpacked
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import ReadCalls

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from monarch._src.actor.endpoint import ActorClass, actor_class
 from monarch._src.config import seconds
 from monarch._src.errors import MeshStoppedError
-from monarch._src.mesh.proc_mesh import ProcMesh
+from monarch._src.mesh.meshes import ProcMesh
 from monarch._src.spmd.elastic.actor import ElasticActor
 from monarch._src.spmd.elastic.driver import ElasticDriver, Groups, Recovery
 from monarch._src.spmd.elastic.state.rounds import Rounds

@@ -16,7 +16,7 @@ from monarch._src.actor.future import Future
 from monarch._src.actor.runtime import runtime
 from monarch._src.errors import ActorError, SupervisionError
 from monarch._src.failures.report import at_text
-from monarch._src.mesh.proc_mesh import ProcMesh
+from monarch._src.mesh.meshes import ProcMesh
 
 log = logging.getLogger("monarch.spmd")
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0

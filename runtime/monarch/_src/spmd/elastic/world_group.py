@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from monarch._src.actor.background import returns_future
-from monarch._src.mesh.proc_mesh import ProcMesh
+from monarch._src.mesh.meshes import ProcMesh
 from monarch._src.spmd.group_plan import CPU, GPU, JoinPlan, RankLook, backend_names, own_devices
 from monarch._src.spmd.process_group import check_looks, first_of, hosts_of, watched_members
 from monarch._src.spmd.rendezvous import FilePlace, TcpPlace

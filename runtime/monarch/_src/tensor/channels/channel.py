@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from monarch._src.actor.future import Future
 from monarch._src.errors import MeshStoppedError, SupervisionError
-from monarch._src.mesh.proc_mesh import ProcMesh
+from monarch._src.mesh.meshes import ProcMesh
 from monarch._src.shape import Region
 from monarch._src.tensor.regions.recording import active
 from monarch._src.tensor.state.batches import Batches

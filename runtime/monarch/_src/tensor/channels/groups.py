@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from monarch._src.actor.background import returns_future
-from monarch._src.mesh.proc_mesh import ProcMesh
+from monarch._src.mesh.meshes import ProcMesh
 from monarch._src.spmd.process_group import watched_members
 from monarch._src.tensor.channels.channel import Channel
 from monarch._src.tensor.channels.driver import Driver

@@ -24,7 +24,7 @@ from monarch._src.tensor.state.layouts import layout_of_dims
 from monarch._src.tensor.state.metas import Handle, Storage
 
 if TYPE_CHECKING:
-    from monarch._src.mesh.proc_mesh import ProcMesh
+    from monarch._src.mesh.meshes import ProcMesh
 
 
 class RemoteProcessGroup(OpaqueRef):

@@ -48,7 +48,7 @@ from monarch._src.job.trait import (
     checked_env,
     job_load,
 )
-from monarch._src.mesh.host_mesh import HostMesh
+from monarch._src.mesh.meshes import HostMesh
 from monarch._src.net.hosts import keys
 from monarch._src.net.interfaces import first_that_answers
 from monarch._src.net.state.access import Role

@@ -1,47 +1,56 @@
-"""HostMesh: hosts on which processes are spawned, either this host or attached workers.
+"""HostMesh and ProcMesh: hosts, and processes on them, one for each rank, that run actors.
 
-Runs in: the client and procs. Both send their requests to the agents of the hosts.
+A HostMesh spawns a ProcMesh, and a ProcMesh knows the hosts that it was spawned on, so both classes
+are in this module.
+
+Runs in: the client and procs. Both send their requests to the agents of the hosts. The process that
+spawned a mesh of procs is its owner: it gets the failures of the mesh and may stop it.
 """
 
 from __future__ import annotations
 
-import errno
+import math
 import os
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, Literal, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from monarch._src.actor.checked_names import name_text
+from monarch._src.actor.checked_names import name_text, reason_text
 from monarch._src.actor.context import origin_now
+from monarch._src.actor.endpoint import Actor, actor_class
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.runtime import Runtime, runtime, runtime_or_none
+from monarch._src.actor.serialize import pack_value
 from monarch._src.config import AUTO, for_new_procs, preload_names, settings
 from monarch._src.errors import MeshStoppedError, SupervisionError
-from monarch._src.failures.report import RankFailure
+from monarch._src.failures.report import at_text
 from monarch._src.host.exec_proc import inherited_python
+from monarch._src.mesh import owned_procs
+from monarch._src.mesh.actor_mesh import check_in_reach
+from monarch._src.mesh.actor_spawning import SpawnsActors
+from monarch._src.mesh.attachment import OF_ALL, OF_THIS_HOST, Handle
 from monarch._src.mesh.client import (
     KEPT_AND_RESTARTED,
     allow_cleanup,
     current_session,
     keeps_new_meshes,
     on_remote_mesh,
-    session_for_client,
-    shutdown_context,
 )
 from monarch._src.mesh.client_imports import client_imports, libraries
 from monarch._src.mesh.constructor_payload import extra_payloads
-from monarch._src.mesh.proc_mesh import (
+from monarch._src.mesh.hosts import Hosts
+from monarch._src.mesh.map.methods import MapsItems
+from monarch._src.mesh.namespace.methods import HasNamespace
+from monarch._src.mesh.output_methods import ChoosesOutput
+from monarch._src.mesh.owned_procs import (
     OwnedProcs,
-    ProcMesh,
-    owned_meshes,
-    pending_proc_count,
+    forget,
     proc_bootstrapped,
     proc_ready,
     proc_restarting,
     remember,
 )
+from monarch._src.mesh.process_group_methods import HasProcessGroups
 from monarch._src.mesh.procs import Procs
 from monarch._src.mesh.restart_policy import Restart, restart_policy
 from monarch._src.mesh.spawn_options import (
@@ -58,130 +67,39 @@ from monarch._src.mesh.spawn_options import (
     requests_by_site,
     working_directory,
 )
-from monarch._src.net.local.leader import SHUT_DOWN
+from monarch._src.mesh.spawning import (
+    changed_here,
+    check_attached,
+    environments,
+    host_text,
+    make_room_for,
+    no_agent,
+    own_runtime,
+    when_all_done,
+)
+from monarch._src.mesh.tensor_methods import HasTensors
+from monarch._src.net.local.leader import FORKED
 from monarch._src.net.local.waitable import RuntimeEnded
-from monarch._src.shape import Extent, MeshTrait, NDSlice, Region
-from monarch._src.system.process import free_descriptors, raise_fd_limit
-from monarch._src.wire.ids import host_of_site, parse_proc_node
-from monarch._src.wire.messages import Bootstrap, Shutdown, SpawnProcs, StopMesh
+from monarch._src.shape import Extent, NDSlice, Region
+from monarch._src.wire.ids import parse_proc_node
+from monarch._src.wire.messages import (
+    Bootstrap,
+    SpawnProcs,
+    StopMesh,
+    StopProc,
+)
 
-T = TypeVar("T")
-NAMED_HOSTS = 3
-SPARE_FDS = 16
+if TYPE_CHECKING:
+    from monarch._src.mesh.map.driver import MapRun
 
-
-class Handle:
-    """The right to stop the procs spawned through a mesh of hosts, which its slices share.
-
-    Two handles of the same workers spawn side by side, and `stop` on one leaves the procs of the
-    other running. A mesh that was received from another process has no handle: it is a reference.
-    """
+A = TypeVar("A", bound=Actor)
 
 
-OF_THIS_HOST = Handle()  # every `this_host()` of a client has the same handle
-OF_ALL = Handle()  # of meshes of an attached session: every handle may stop those too
-
-
-class Attachment:
-    """A request to attach to workers. Their sites are known once every worker has answered.
-
-    `begin` attaches to the workers on a thread of its own, and returns their sites in order.
-    """
-
-    def __init__(self, run: Runtime, begin: Callable[[], Sequence[str]]) -> None:
-        self._run = run
-        self._sites: tuple[str, ...] = ()
-        self.initialized: Future[bool] = run.new_future()
-        threading.Thread(
-            target=self._attach, args=(begin,), name="attaches-to-workers", daemon=True
-        ).start()
-
-    def _attach(self, begin: Callable[[], Sequence[str]]) -> None:
-        try:
-            self._sites = tuple(begin())
-        except BaseException as error:
-            self.initialized.fail(error)
-        else:
-            self.initialized.settle(lambda: True)
-
-    def sites(self) -> tuple[str, ...]:
-        """The sites of the workers, in order. Blocks; raises the error if attaching has failed."""
-        if not self._run.node.wait(self.initialized):
-            raise RuntimeEnded(SHUT_DOWN)
-        self.initialized.result()
-        return self._sites
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether attaching has failed. Blocks until that is known."""
-        try:
-            self.sites()
-        except Exception:
-            return True
-        return False
-
-
-class HostMesh(MeshTrait):
+class HostMesh(Hosts):
     """A mesh of hosts. `this_host()` has no dims: procs spawned on it have those of `per_host`."""
-
-    def __init__(
-        self,
-        region: Region,
-        python: str = "",
-        sites: tuple[str, ...] | Attachment = (),
-        name: str = "",
-        handle: Handle | None = None,
-    ) -> None:
-        """Args:
-        sites: the sites of all hosts of the mesh that this is, or is a slice of; empty: the
-            client's own host.
-        handle: None makes the mesh a reference.
-        """
-        self._region = region
-        self._python = python
-        self._site_source = sites
-        self._name = name
-        self._handle = handle
 
     def _new_with_region(self, region: Region) -> HostMesh:
         return HostMesh(region, self._python, self._site_source, self._name, self._handle)
-
-    @property
-    def _sites(self) -> tuple[str, ...]:
-        """The sites of all hosts of the whole mesh; blocks until workers have answered."""
-        source = self._site_source
-        return source.sites() if isinstance(source, Attachment) else source
-
-    @property
-    def name(self) -> str:
-        """The name given when the mesh was made; empty if there was none."""
-        return self._name
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """The names of the hosts, in the order of ranks. Blocks until workers have answered."""
-        here = (runtime().host,)
-        return tuple(host_of_site(site) for site in self._own_sites()) if self._sites else here
-
-    @property
-    def initialized(self) -> Future[bool]:
-        """Done, with True, when each of these hosts has answered.
-
-        Fails with the error of the first host that did not: HostUnreachableError, SessionError,
-        ValueError.
-        """
-        if isinstance(self._site_source, Attachment):
-            return self._site_source.initialized
-        return Future[bool].of(True)
-
-    @property
-    def region(self) -> Region:
-        """The ranks of this mesh within the hosts that were attached together."""
-        return self._region
-
-    def _own_sites(self) -> tuple[str, ...]:
-        """The sites of the hosts of this slice."""
-        return tuple(self._sites[rank] for rank in self._region.ranks()) if self._sites else ()
 
     def with_python_executable(self, python_executable: str | os.PathLike[str]) -> HostMesh:
         """The same hosts, whose procs run under another Python interpreter.
@@ -260,27 +178,27 @@ class HostMesh(MeshTrait):
         name = "procs" if name is None else name_text("a proc mesh", name)
         region = Region.of_extent(extent)
         function = None if bootstrap is None else bootstrap_payload(bootstrap)
-        run = _own_runtime()
+        run = own_runtime()
         sites = self._own_sites()
         elsewhere = any(site != run.site for site in sites)
         affinity, numactl = proc_bind_for(proc_bind, dims, elsewhere=elsewhere)
         # These have an entry for each process of one host; ranks go host by host.
         affinity, numactl = affinity * max(1, len(sites)), numactl * max(1, len(sites))
-        environments = _environments(
+        changes = environments(
             for_new_procs(), env_for(env, extent, elsewhere=elsewhere), elsewhere
         )
         # An explicit command overrides the interpreter that this proc merely inherited.
         gives_way = bootstrap_command is not None and self._python == inherited_python()
         python = "" if gives_way else self._python
         commands = commands_for(
-            bootstrap_command, python, environments, numactl, extent, elsewhere=elsewhere
+            bootstrap_command, python, changes, numactl, extent, elsewhere=elsewhere
         )
         if not elsewhere:
-            _make_room_for(len(region))
-        _check_attached(run, sites)
+            make_room_for(len(region))
+        check_attached(run, sites)
         ref = ProcsRef(
             run.uids(), name or "procs", tuple(region.labels), tuple(region.extent.sizes),
-            run.directory, run.name, _host_text(sites, run.host), (),
+            run.directory, run.name, host_text(sites, run.host), (),
             policy.while_restarting if policy is not None else "", sites,
         )  # fmt: skip
         procs = Procs(ref, region, owned=True, cleanup_s=current_settings.cleanup_s)
@@ -297,7 +215,7 @@ class HostMesh(MeshTrait):
             sizes=list(ref.sizes),
             owner=run.name,
             owner_address=run.node.address,
-            env=environments,
+            env=changes,
             cwd=working_directory(),
             path=path,
             preload=[] if modules == AUTO else list(modules),
@@ -311,7 +229,7 @@ class HostMesh(MeshTrait):
             keep=keeps_new_meshes(),
             sites=list(sites),
             devices=elsewhere and tuple(dims.labels) == ("gpus",),
-            imports=client_imports(path, _changed_here(elsewhere)) if modules == AUTO else None,
+            imports=client_imports(path, changed_here(elsewhere)) if modules == AUTO else None,
         )
         procs.kept = spec.keep
         procs.imports = libraries(spec.preload or (spec.imports.needed if spec.imports else []))
@@ -320,8 +238,9 @@ class HostMesh(MeshTrait):
         run.known.learn(ref)
         for rank in region.ranks():
             run.node.expect(ref.node(rank), ref.site(rank))
-        run.ownership.own(ref.uid, OwnedProcs(mesh))
-        remember(mesh)
+        owned = OwnedProcs(mesh, procs, run, mesh._stop)  # pyright: ignore[reportPrivateUsage]
+        run.ownership.own(ref.uid, owned)
+        remember(owned)
         if spec.keep and sites:
             on_remote_mesh(mesh)
         for place, part in requests_by_site(spec):
@@ -331,7 +250,7 @@ class HostMesh(MeshTrait):
                 why = "it was lost before it was asked for processes"
                 run.terminations.on_site_lost(place, why, expected=False)
                 continue
-            raise SupervisionError(failures=[_no_agent(ref)])
+            raise SupervisionError(failures=[no_agent(ref)])
         if procs.stopped is not None:  # the owner ended in the meantime, and stopped the mesh
             for place in ref.places:
                 run.routes.tell_agent_at(place, StopMesh(ref.uid, procs.stopped, procs.cleanup_s))
@@ -341,15 +260,6 @@ class HostMesh(MeshTrait):
             for rank in region.ranks():
                 run.node.send(ref.node(rank), begin, function)
         return mesh
-
-    def _with_hosts(self, dims: Extent) -> Extent:
-        """The dims of these hosts, then those of the processes on each."""
-        own = self._region.extent
-        if both := [label for label in own.labels if label in dims.labels]:
-            raise ValueError(
-                f"{both[0]!r} is a dim of the hosts already; give the processes another dim"
-            )
-        return Extent((*own.labels, *dims.labels), (*own.sizes, *dims.sizes))
 
     def stop(self) -> Future[None]:
         """End every process that was spawned through this mesh or a slice of it. Idempotent.
@@ -379,52 +289,13 @@ class HostMesh(MeshTrait):
         given_back = [] if session is None or session.sites is None else session.sites.let_go(
             [site for site in self._sites if site not in in_use]
         )  # fmt: skip
-        return _when_all_done(run, [*run.terminations.all_stopping(), *given_back])
-
-    def shutdown(self) -> Future[None]:
-        """End everything that this client started on these hosts, and their agents. Idempotent.
-
-        For workers, their programs end too, and the future is done when they have. For this host,
-        everything has ended when this returns, and the future is already done.
-
-        Raises:
-            RuntimeError: this is a reference, received from another process.
-            ValueError: this is a slice of workers.
-        """
-        if self._handle is None:
-            raise RuntimeError(
-                "these hosts cannot be shut down through a reference: only the program that "
-                "attached to them may do that; stop() here ends the processes that this process "
-                "has spawned there"
-            )
-        if self._has_failed():
-            return Future[None].of(None)
-        if not self._sites:
-            return shutdown_context(reason="the host mesh was shut down")
-        self._check_whole("shut down")
-        run, session = runtime(), current_session()
-        if session is None or session.sites is None:
-            return Future[None].of(None)
-        message = Shutdown("its client has shut the host mesh down")
-        tell = partial(run.routes.tell_agent_at, message=message)
-        return _when_all_done(run, session.sites.end(self._sites, tell))
-
-    def _has_failed(self) -> bool:
-        """Whether attaching to these workers has failed."""
-        return isinstance(self._site_source, Attachment) and self._site_source.has_failed
+        return when_all_done(run, [*run.terminations.all_stopping(), *given_back])
 
     def _may_stop(self, mesh: ProcMesh) -> bool:
         """Whether `stop` on this mesh ends the processes of that mesh."""
         hosts = mesh.host_mesh
         theirs = None if hosts is None else hosts._handle
         return self._handle in (theirs, OF_ALL) or theirs is OF_ALL
-
-    def _check_whole(self, what: str) -> None:
-        if self._sites and len(self._region) != len(self._sites):
-            raise ValueError(
-                f"this is a slice of {len(self._sites)} workers, which belong together: {what} "
-                "the whole mesh that attach_to_workers returned"
-            )
 
     async def __aenter__(self) -> HostMesh:
         return self
@@ -433,57 +304,200 @@ class HostMesh(MeshTrait):
         """`shutdown`, as in Monarch. To leave workers running, call `stop` and use no block."""
         await self.shutdown()
 
-    def __eq__(self, other: object) -> bool:
-        """Whether both are the same hosts, with the same dims and the same Python."""
-        if not isinstance(other, HostMesh):
-            return NotImplemented
-        return self._key() == other._key()
-
-    def __hash__(self) -> int:
-        return hash(self._key())
-
-    def _key(self) -> tuple[Extent, str, tuple[str, ...]]:
-        # `this_host()` on a worker equals the slice that holds that worker.
-        return self._region.extent, self._python, self._own_sites()
-
     def __reduce__(self) -> tuple[Any, ...]:
         return HostMesh, (self._region, self._python, self._sites, self._name)
 
+
+class ProcMesh(SpawnsActors, MapsItems, HasNamespace, ChoosesOutput, HasProcessGroups, HasTensors):
+    """A mesh of processes, on which actors are spawned. Made by `HostMesh.spawn_procs`."""
+
+    def __init__(
+        self, runtime: Runtime, procs: Procs, region: Region, host_mesh: HostMesh | None = None
+    ) -> None:
+        self._runtime = runtime
+        self._procs = procs
+        self._region = region
+        self._host_mesh = host_mesh
+
+    @property
+    def name(self) -> str:
+        """The name given at spawn; `procs` if none was given."""
+        return self._procs.ref.name
+
+    @property
+    def host(self) -> str:
+        """The name of its host, or of its hosts."""
+        return self._procs.ref.host
+
+    @property
+    def uid(self) -> str:
+        """The identifier of this mesh in logs and front ends, in hexadecimal."""
+        return f"{self._procs.ref.uid:x}"
+
+    @property
+    def host_mesh(self) -> HostMesh | None:
+        """The hosts it was spawned on; None for a reference received from another process."""
+        return self._host_mesh
+
+    @property
+    def is_slice(self) -> bool:
+        """Whether this mesh has only some of the ranks that were spawned together."""
+        return len(self._region) != len(self._procs.region)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` has been called."""
+        return self._procs.stopped is not None
+
+    @property
+    def initialized(self) -> Future[bool]:
+        """Done, with True, when every process is up and its bootstrap function has returned.
+
+        Fails with the error of a process that could not start, or whose bootstrap function raised.
+
+        Raises:
+            ValueError: this is a reference: only the owner knows when its procs are up.
+            MeshStoppedError: the mesh was stopped.
+        """
+        self._check_usable()
+        future = self._procs.initialized
+        if future is None:
+            raise ValueError("only the owner of a mesh knows when its procs are up")
+        return future
+
+    @property
+    def actor_names(self) -> tuple[str, ...]:
+        """The names of the actor meshes that this process has spawned on this mesh."""
+        live = [a.name for a in list(self._procs.actors.values()) if a.stopped is None]
+        return tuple(dict.fromkeys(live))
+
+    def _new_with_region(self, region: Region) -> ProcMesh:
+        return ProcMesh(self._runtime, self._procs, region, self._host_mesh)
+
+    def _check_usable(self) -> None:
+        stopped = self._procs.stopped
+        if stopped is not None:
+            raise MeshStoppedError(
+                f"the proc mesh {self.name!r} has been stopped: {stopped}; spawn a new one"
+            )
+
+    def _where(self) -> list[dict[str, int]]:
+        extent = self._procs.ref.extent
+        return [dict(extent.point_of_rank(rank)) for rank in self._region.ranks()]
+
+    def _begin_map(self, method: str, *arguments: Any) -> MapRun | None:
+        # Imported here: most programs do without.
+        from monarch._src.mesh.map.arguments import checked, refused_function
+        from monarch._src.mesh.map.driver import MapRun
+        from monarch._src.mesh.map.state.schedule import LONGEST_S
+        from monarch._src.mesh.map.worker import Map
+
+        self._check_usable()
+        run, procs = self._runtime, self._procs
+        if run.node.is_fork:
+            raise RuntimeEnded(FORKED)
+        found = checked(method, *arguments)
+        # A size that the caller has chosen is kept.
+        longest_s = LONGEST_S if found.chunk_size is None else math.inf
+        options = {"stops_at_error": found.on_error == "raise", "longest_s": longest_s}
+        try:
+            payload = pack_value((Map, (found.function,), options, *extra_payloads(self)), own=2)
+        except Exception as error:
+            refusal, cause = refused_function(method, found, error)
+            raise refusal from cause
+        if not found.items:
+            return None
+        dead = run.known.dead(procs.ref.uid)
+        skip = {self._region.position(rank) for rank in dead if rank in self._region}
+        if len(skip) == len(self._region):
+            gone = [dead[rank] for rank in sorted(dead) if rank in self._region]
+            raise self._refused("the map has not begun", gone, "spawn others")
+        actors = self._spawn_on("map", actor_class(Map), payload, skip)
+        map_run = MapRun(run, actors, found)
+        try:
+            map_run.begin()
+        except BaseException:
+            map_run.end(cancel=True)
+            raise
+        return map_run
+
+    def stop(self, reason: str | None = None) -> Future[None]:
+        """End its processes: they finish the messages they have, and actors clean up. Idempotent.
+
+        The future is done when every pid is gone. Processes that exceed the time for clean-up are
+        killed.
+
+        Raises:
+            ValueError: this is a slice, or a reference that another process owns.
+            TypeError: the reason is not text.
+            SupervisionError: this process no longer holds the session of the mesh.
+        """
+        procs = self._procs
+        if not procs.owned:
+            raise ValueError(f"{self.name!r} was spawned elsewhere; only its owner may stop it")
+        if self.is_slice:
+            raise ValueError(f"stop the whole mesh {self.name!r}, not a slice of it")
+        reason = reason_text(reason, "stopped by client")
+        check_in_reach(self._runtime.known.dead(procs.ref.uid))
+        return self._stop(reason, procs.cleanup_s)
+
+    def kill(self, reason: str | None = None) -> Future[None]:
+        """End its processes at once, without clean-up of actors. Idempotent.
+
+        May follow `stop`, when that takes too long. Raises as `stop` does.
+        """
+        procs = self._procs
+        if not procs.owned:
+            raise ValueError(f"{self.name!r} was spawned elsewhere; only its owner may kill it")
+        if self.is_slice:
+            raise ValueError(f"kill the whole mesh {self.name!r}, not a slice of it")
+        return self._stop(reason_text(reason, "killed by client"), 0.0)
+
+    def _stop(self, reason: str, grace: float) -> Future[None]:
+        procs, run = self._procs, self._runtime
+        uid = procs.ref.uid
+        with procs.lock:
+            if procs.stop_future is not None:
+                if not grace and not procs.stop_future.done:
+                    for site in procs.ref.places:
+                        run.routes.tell_agent_at(site, StopMesh(procs.ref.uid, reason, grace))
+                return procs.stop_future
+            procs.stopped = reason
+            future = procs.stop_future = run.terminations.stopping(uid)
+        run.ownership.on_mesh_stopping(uid)
+        for actors in list(procs.actors.values()):
+            actors.stopped = actors.stopped or f"its procs were stopped ({reason})"
+        dead = run.known.dead(uid)
+        run.routes.post(procs.ref, procs.region, StopProc(reason, grace), skip=dead)
+        for site in procs.ref.places:
+            if not run.routes.tell_agent_at(site, StopMesh(uid, reason, grace)):
+                run.terminations.on_site_emptied(uid, site)  # no agent, no procs
+        forget(procs)
+        if procs.kept and procs.ref.sites:
+            owned_procs.on_kept_mesh_stopped()
+        return future
+
+    def __enter__(self) -> ProcMesh:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._procs.stopped is None:
+            self.stop().get()
+
+    async def __aenter__(self) -> ProcMesh:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._procs.stopped is None:
+            await self.stop()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reference, (self._procs.ref, self._procs.region, self._region)
+
     def __repr__(self) -> str:
-        if isinstance(self._site_source, Attachment) and not self._site_source.initialized.done:
-            return f"<HostMesh {self._region.extent} attaching>"
-        if self._has_failed():
-            return f"<HostMesh {self._region.extent} not attached>"
-        run = runtime_or_none()
-        here = _host_text(self._own_sites(), run.host if run else "this host")
-        return f"<HostMesh {self._region.extent} {here}>"
-
-
-def _environments(
-    settings_here: Mapping[str, str], asked: Sequence[Mapping[str, str]], elsewhere: bool
-) -> list[dict[str, str | None]]:
-    """Changes to the agents' environment: one dict for all ranks, one for each, or none."""
-    first = {**_changed_here(elsewhere), **settings_here}
-    return [{**first, **added} for added in asked or ([{}] if first else [])]
-
-
-def _changed_here(elsewhere: bool) -> dict[str, str | None]:
-    """The changes of a client to the environment of its host's agent."""
-    session = None if elsewhere else current_session()
-    return {} if session is None else session.changed_environment()
-
-
-def _when_all_done(run: Runtime, futures: Sequence[Future[None]]) -> Future[None]:
-    done: Future[None] = run.new_future()
-
-    def settle_if_done() -> None:
-        if all(future.done for future in futures):
-            done.settle(lambda: None)
-
-    for future in futures:
-        future.on_done(settle_if_done)
-    settle_if_done()
-    return done
+        at = at_text(self._region.sizes)
+        state = ", stopped" if self.stopped else ""
+        return f"<ProcMesh {self.name!r}{at} on {self._procs.ref.host}{state}>"
 
 
 def this_host() -> HostMesh:
@@ -519,7 +533,7 @@ def hosts_of(sites: Sequence[str]) -> HostMesh:
 
 def this_proc() -> ProcMesh:
     """The calling process, as a mesh of one without dims: actors spawned on it live here."""
-    run = _own_runtime()
+    run = own_runtime()
     ref = run.proc_ref or run.client_ref
     assert ref is not None
     return _one_proc(ref, run.name)
@@ -537,49 +551,19 @@ def _one_proc(ref: ProcsRef, node: str) -> ProcMesh:
     return ProcMesh(run, Procs(ref, Region.of_extent(ref.extent), owned=False), region)
 
 
-def _check_attached(run: Runtime, sites: Sequence[str]) -> None:
-    """Raise MeshStoppedError if this client no longer has one of these hosts."""
-    session = current_session()
-    if run.proc_ref is not None or not sites:
-        return
-    held = session.sites if session is not None else None
-    if held is None or not all(held.is_held(site) for site in sites):
-        gone = [site for site in sites if held is None or not held.is_held(site)]
-        names = ", ".join(host_of_site(site) for site in gone)
-        raise MeshStoppedError(
-            f"this process no longer has these hosts: {names} (released, shut down or lost); "
-            "attach to them again by attach_to_workers"
-        )
+def _reference(ref: ProcsRef, base: Region, region: Region) -> ProcMesh:
+    return ProcMesh(runtime(), Procs(ref, base, owned=False), region)
 
 
-def _no_agent(ref: ProcsRef) -> RankFailure:
-    return RankFailure(
-        ref.name, 0, {}, "", None, ref.host_of(0), None, "host lost", "",
-        "the host agent has ended; the next this_host() starts a new one",
-    )  # fmt: skip
+def owned_meshes() -> list[ProcMesh]:
+    """The proc meshes this process has spawned and not stopped, oldest first."""
+    return [owned.mesh for owned in owned_procs.owned_procs()]
 
 
-def _host_text(sites: Sequence[str], here: str) -> str:
-    names = [host_of_site(site) for site in sites] or [here]
-    return ", ".join(names) if len(names) <= NAMED_HOSTS else f"{len(names)} hosts"
-
-
-def _own_runtime() -> Runtime:
-    """The runtime of this process. A client starts a session first if it has none."""
-    session_for_client()
-    return runtime()
-
-
-def _make_room_for(count: int) -> None:
-    # Each process connects to this one, and each connection takes a descriptor.
-    needed = count + pending_proc_count() + SPARE_FDS
-    if free_descriptors() < needed:
-        limit = raise_fd_limit()
-        free = free_descriptors()
-        if free < needed:
-            raise OSError(
-                errno.EMFILE,
-                f"out of file descriptors: {count} new processes need one each here, and "
-                f"{free} are free (its limit is {limit}); raise the hard limit "
-                "(`ulimit -Hn`) or spawn fewer",
-            )
+def record_actors_of(mesh: ProcMesh) -> None:
+    """Have the host agent record the actors of a mesh, those of now and those to come."""
+    procs = mesh._procs  # pyright: ignore[reportPrivateUsage]
+    procs.kept = True
+    for actors in list(procs.actors.values()):
+        if actors.stopped is None and not actors.recorded:
+            actors.record(mesh._runtime)  # pyright: ignore[reportPrivateUsage]

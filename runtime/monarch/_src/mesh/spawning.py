@@ -1,0 +1,106 @@
+"""What spawning procs on hosts needs to know, and checks, beforehand.
+
+Runs in: any process that spawns, on the calling thread.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping, Sequence
+
+from monarch._src.actor.future import Future
+from monarch._src.actor.refs import ProcsRef
+from monarch._src.actor.runtime import Runtime, runtime
+from monarch._src.errors import MeshStoppedError
+from monarch._src.failures.report import RankFailure
+from monarch._src.mesh.client import current_session, session_for_client
+from monarch._src.mesh.owned_procs import pending_proc_count
+from monarch._src.system.process import free_descriptors, raise_fd_limit
+from monarch._src.wire.ids import host_of_site
+
+NAMED_HOSTS = 3
+SPARE_FDS = 16
+
+
+def environments(
+    settings_here: Mapping[str, str], asked: Sequence[Mapping[str, str]], elsewhere: bool
+) -> list[dict[str, str | None]]:
+    """Changes to the agents' environment: one dict for all ranks, one for each, or none."""
+    first = {**changed_here(elsewhere), **settings_here}
+    return [{**first, **added} for added in asked or ([{}] if first else [])]
+
+
+def changed_here(elsewhere: bool) -> dict[str, str | None]:
+    """The changes of a client to the environment of its host's agent."""
+    session = None if elsewhere else current_session()
+    return {} if session is None else session.changed_environment()
+
+
+def when_all_done(run: Runtime, futures: Sequence[Future[None]]) -> Future[None]:
+    """A future that is done when all of these are."""
+    done: Future[None] = run.new_future()
+
+    def settle_if_done() -> None:
+        if all(future.done for future in futures):
+            done.settle(lambda: None)
+
+    for future in futures:
+        future.on_done(settle_if_done)
+    settle_if_done()
+    return done
+
+
+def check_attached(run: Runtime, sites: Sequence[str]) -> None:
+    """Raise MeshStoppedError if this client no longer has one of these hosts."""
+    session = current_session()
+    if run.proc_ref is not None or not sites:
+        return
+    held = session.sites if session is not None else None
+    if held is None or not all(held.is_held(site) for site in sites):
+        gone = [site for site in sites if held is None or not held.is_held(site)]
+        names = ", ".join(host_of_site(site) for site in gone)
+        raise MeshStoppedError(
+            f"this process no longer has these hosts: {names} (released, shut down or lost); "
+            "attach to them again by attach_to_workers"
+        )
+
+
+def no_agent(ref: ProcsRef) -> RankFailure:
+    """The failure of procs whose host agent has ended before it was asked for them."""
+    return RankFailure(
+        ref.name, 0, {}, "", None, ref.host_of(0), None, "host lost", "",
+        "the host agent has ended; the next this_host() starts a new one",
+    )  # fmt: skip
+
+
+def host_text(sites: Sequence[str], here: str) -> str:
+    """The hosts in an error or a repr: their names, or their number; `here` without sites."""
+    names = [host_of_site(site) for site in sites] or [here]
+    return ", ".join(names) if len(names) <= NAMED_HOSTS else f"{len(names)} hosts"
+
+
+def own_runtime() -> Runtime:
+    """The runtime of this process. A client starts a session first if it has none."""
+    session_for_client()
+    return runtime()
+
+
+def make_room_for(count: int) -> None:
+    """Raise the limit of open files if that many new processes need it.
+
+    Each process connects to this one, and each connection takes a descriptor.
+
+    Raises:
+        OSError: the hard limit is too low.
+    """
+    needed = count + pending_proc_count() + SPARE_FDS
+    if free_descriptors() < needed:
+        limit = raise_fd_limit()
+        free = free_descriptors()
+        if free < needed:
+            raise OSError(
+                errno.EMFILE,
+                f"out of file descriptors: {count} new processes need one each here, and "
+                f"{free} are free (its limit is {limit}); raise the hard limit "
+                "(`ulimit -Hn`) or spawn fewer",
+            )
