@@ -24,6 +24,9 @@ from monarch._src.observe.open_calls import newest_call
 from monarch._src.observe.paused_waits import is_waiting, owing_answers
 from monarch._src.shape.coordinates import Coordinates
 from monarch._src.shape.rank_names import name_indices, name_point, name_ranks
+from monarch.actor import context as _context  # registers this process as a client
+
+del _context
 
 __all__ = [
     "CallTarget",
