@@ -18,7 +18,7 @@ REMEMBERED = 1000
 
 
 class Cells:
-    """Numbers cells for `monarch.observe.number_calls`, and writes into them."""
+    """Numbers cells for `monarch.frontend.number_calls`, and writes into them."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell

@@ -67,7 +67,7 @@ def _as_in_cell(failure: RankFailure) -> RankFailure:
 def entry_lines(groups: Sequence[Sequence[RankFailure]], cell_names: CellNames) -> list[str]:
     """The headline, the user's frames with source, the causes, the last lines of a dead process.
 
-    `groups`: of failures at one place; see `monarch.observe.failures_by_place`.
+    `groups`: of failures at one place; see `monarch.frontend.failures_by_place`.
     """
     first = groups[0][0]
     lines = headline(groups)

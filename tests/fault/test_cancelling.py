@@ -401,7 +401,7 @@ def test_without_a_session_no_call_is_open_and_cancelling_none_is_nothing(
     run_python: Callable[..., str],
 ) -> None:
     program = """
-from monarch import observe
+from monarch import frontend, observe
 print(observe.open_calls(), observe.cancel_calls([]), frontend.newest_call())
 """
     assert run_python(program) == "[] None 0\n"
