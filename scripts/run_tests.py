@@ -225,6 +225,9 @@ def main(arguments: Sequence[str]) -> int:
     if options.leave_out:
         given += ["-m", f"not ({' or '.join(options.leave_out)})"]
     signal.signal(signal.SIGINT, lambda *_: None)  # which no pytest inherits
+    # A shell's background job ignores it, and every program that the tests start would do so.
+    if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     outcome = Outcome()
     beside = lane_beside(notebooks="slow" not in options.leave_out)
     with running(beside, given, outcome):
