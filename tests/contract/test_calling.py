@@ -216,7 +216,7 @@ def test_as_endpoint_calls_a_plain_method_of_an_async_actor(four: ProcMesh) -> N
 
 def test_as_endpoint_refuses_an_async_method_of_a_sync_actor(four: ProcMesh) -> None:
     sync, not_sync = four.spawn("adding", Adding), four.spawn("async", AsyncAdding)
-    with pytest.raises(ValueError, match=r"Adding.thrice is `async def`, but the endpoints.*plain"):
+    with pytest.raises(TypeError, match=r"Adding.thrice is `async def`, but the endpoints.*plain"):
         as_endpoint(sync.thrice)
     assert sync.plus_rank.call(0).get().values() == [0, 1, 2, 3]
     assert not_sync.plus_rank.call(0).get().values() == [0, 1, 2, 3]

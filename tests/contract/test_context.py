@@ -52,6 +52,18 @@ class Knowing(Actor):
         neighbour.stop().get()
         return os.getpid(), pid, dict(here.extent)
 
+    @endpoint
+    def pids_of_its_mesh(self, part: dict[str, int]) -> tuple[dict[str, int], int, list[int]]:
+        """The extent of its proc mesh, that of its creator's, and pids of a part of its own."""
+        me = context().actor_instance
+        creator = me.creator
+        assert creator is not None
+        mesh = me.proc_mesh.slice(**part)
+        teller = mesh.spawn("of_a_member", Teller)
+        pids = teller.pid.call().get().values()
+        teller.stop().get()
+        return dict(me.proc_mesh.extent), len(creator.proc_mesh), pids
+
 
 def test_an_actor_knows_its_place_in_the_mesh_it_was_spawned_in(grid: ProcMesh) -> None:
     part = grid.slice(hosts=1, gpus=slice(1, 3)).spawn("knowing", Knowing)
@@ -61,6 +73,16 @@ def test_an_actor_knows_its_place_in_the_mesh_it_was_spawned_in(grid: ProcMesh) 
     assert facts[1]["in_constructor"] == ({"gpus": 1}, "knowing", {"gpus": 1})
     assert facts[1]["name"] == "knowing"
     assert facts[1]["current_actor_name"] == "knowing{'gpus': 1}"
+
+
+def test_an_actor_spawns_on_the_whole_mesh_that_it_lives_on(grid: ProcMesh) -> None:
+    knowing = grid.slice(hosts=1).spawn("knowing", Knowing)
+    extent, of_creator, pids = knowing.slice(gpus=2).pids_of_its_mesh.call_one({"hosts": 0}).get()
+    assert (extent, of_creator) == (dict(grid.extent), 1)
+    others = grid.slice(hosts=0).spawn("teller", Teller)
+    assert pids == others.pid.call().get().values()
+    with pytest.raises(ValueError, match="only its owner may stop it"):
+        context().actor_instance.proc_mesh.stop()
 
 
 def test_the_rank_of_a_message_is_that_in_the_slice_it_was_sent_to(grid: ProcMesh) -> None:

@@ -53,6 +53,11 @@ def test_meshes_of_the_same_hosts_are_equal() -> None:
     assert this_host() != "this host"
 
 
+def test_hosts_show_the_output_of_their_procs() -> None:
+    assert this_host().stream_logs is True
+    assert this_host().flatten("hosts").stream_logs is True
+
+
 def test_hosts_and_procs_that_are_there_say_true_and_actors_nothing(four: ProcMesh) -> None:
     assert this_host().initialized.get(timeout=60) is True
     assert four.initialized.get(timeout=60) is True

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
-from types import FrameType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 _RUST = "monarch._rust_bindings"
@@ -139,6 +139,9 @@ _TABLE = {
     """,
 }
 
+# Programs of Monarch that commands of its users execute by `python -m`, and what runs instead.
+_PROGRAMS = {f"{_ACTOR}.bootstrap_main": "monarch._src.programs.executed_proc"}
+
 # What to use in place of names that are absent: objects of Monarch's Rust, or of its own inside.
 _INSTEAD = {
     "ActorFuture": "use monarch.actor.Future",
@@ -191,10 +194,13 @@ class _Finder:
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """How to load a module of the table, or a package above one; None for all others."""
+        if fullname in _PROGRAMS:
+            loader: Any = self
+            return ModuleSpec(fullname, loader, origin=_PROGRAMS[fullname])
         if fullname in _TABLE or fullname in _PARENTS:
             own = PathFinder.find_spec(fullname, path, target)
             if own is None:
-                loader: Any = self
+                loader = self
                 package = fullname in _PARENTS
                 return ModuleSpec(fullname, loader, origin=__name__, is_package=package)
             if fullname in _TABLE:
@@ -209,6 +215,13 @@ class _Finder:
 
     def create_module(self, spec: ModuleSpec) -> None:
         """Python makes it."""
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """The program that `python -m` of that path runs, for `runpy`; None if it is no program."""
+        program = _PROGRAMS.get(fullname)
+        if program is None:
+            return None
+        return compile(f"from {program} import main; main()", program, "exec")
 
     def exec_module(self, module: ModuleType) -> None:
         """Fill a module that is not ours."""

@@ -241,11 +241,28 @@ def test_what_cannot_be_a_command_is_refused_before_anything_starts(tmp_path: Pa
             {"gpus": 2},
             bootstrap_command=lambda p: default_bootstrap_cmd() if p.rank == 0 else None,  # type: ignore[arg-type,return-value]
         )
-    with pytest.raises(ValueError, match="name the interpreter in the bootstrap_command instead"):
-        host.with_python_executable(sys.executable).spawn_procs(
-            {"gpus": 2}, bootstrap_command=default_bootstrap_cmd()
-        )
     assert meshes() == before
+
+
+def test_a_command_takes_the_place_of_the_interpreter_of_its_hosts() -> None:
+    """As in Monarch; the interpreter is that of the command that runs where none is given."""
+    host = this_host().with_python_executable("/no/such/python")
+    procs = host.spawn_procs({"gpus": 2}, bootstrap_command=default_bootstrap_cmd())
+    try:
+        world = procs.spawn("teller", Teller).slice(gpus=1).process_world.call_one().get(timeout=60)
+        assert world["executable"] == sys.executable
+    finally:
+        procs.stop().get(timeout=60)
+
+
+def test_the_program_that_monarchs_guide_names_runs_a_proc(spawn_procs: Spawn) -> None:
+    """A command of `monarch._src.actor.bootstrap_main`, with variables of its own."""
+    guide = ["-m", "monarch._src.actor.bootstrap_main"]
+    command = BootstrapCommand(sys.executable, None, guide, env={KEY: "of the guide"})
+    procs = spawn_procs({"gpus": 2}, bootstrap_command=command)
+    assert [env[KEY] for env in environments(procs)] == ["of the guide"] * 2
+    echo = procs.spawn("echo", Echo)
+    assert echo.apply.call(lambda x: x + 1, 1).get().values() == [2, 2]
 
 
 def test_what_is_preloaded_is_there_in_a_proc_that_is_executed(spawn_procs: Spawn) -> None:

@@ -51,6 +51,11 @@ class CreatorInstance(msgspec.Struct, frozen=True):
         """The process it lives in, as a proc mesh of one."""
         return parts().proc_of(self.proc_ref, self.actor_id.node)
 
+    @property
+    def proc_mesh(self) -> Any:
+        """The proc mesh that it was spawned on, as a reference. The client has a mesh of one."""
+        return parts().mesh_of(self.proc_ref)
+
     def __repr__(self) -> str:
         return _lineage(self)
 
@@ -95,6 +100,11 @@ class ActorInstance(msgspec.Struct, eq=False):
     def proc(self) -> Any:
         """The process it lives in, as a proc mesh of one."""
         return parts().proc_of(self.proc_ref, self.actor_id.node)
+
+    @property
+    def proc_mesh(self) -> Any:
+        """The proc mesh that it was spawned on, as a reference. The client has a mesh of one."""
+        return parts().mesh_of(self.proc_ref)
 
     @property
     def creator(self) -> CreatorInstance | None:

@@ -71,6 +71,10 @@ class Parts(Protocol):
         """The process of that node as a ProcMesh; without a reference, the calling process."""
         ...
 
+    def mesh_of(self, ref: Any) -> Any:
+        """The whole ProcMesh of a reference; without one, the calling process."""
+        ...
+
     def init_process_group(
         self, procs: Any, backend: str | None, timeout: float | timedelta | None
     ) -> None:

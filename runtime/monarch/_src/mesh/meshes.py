@@ -101,12 +101,20 @@ class HostMesh(Hosts):
     def _new_with_region(self, region: Region) -> HostMesh:
         return HostMesh(region, self._python, self._site_source, self._name, self._handle)
 
+    @property
+    def stream_logs(self) -> bool:
+        """Whether the client shows the output of procs on these hosts. Always True.
+
+        `ProcMesh.logging_option` changes it for one mesh.
+        """
+        return True
+
     def with_python_executable(self, python_executable: str | os.PathLike[str]) -> HostMesh:
         """The same hosts, whose procs run under another Python interpreter.
 
         Args:
             python_executable: the path of an interpreter that has the same version of
-                monarch-jupyter.
+                monarch-jupyter. A `bootstrap_command` of `spawn_procs` takes its place.
         """
         python = os.fspath(python_executable)
         return HostMesh(self._region, python, self._site_source, self._name, self._handle)
@@ -187,11 +195,8 @@ class HostMesh(Hosts):
         changes = environments(
             for_new_procs(), env_for(env, extent, elsewhere=elsewhere), elsewhere
         )
-        # An explicit command overrides the interpreter that this proc merely inherited.
-        gives_way = bootstrap_command is not None and self._python == inherited_python()
-        python = "" if gives_way else self._python
         commands = commands_for(
-            bootstrap_command, python, changes, numactl, extent, elsewhere=elsewhere
+            bootstrap_command, self._python, changes, numactl, extent, elsewhere=elsewhere
         )
         if not elsewhere:
             make_room_for(len(region))
@@ -542,6 +547,14 @@ def this_proc() -> ProcMesh:
 def proc_of(ref: ProcsRef | None, node: str) -> ProcMesh:
     """The process of that node, as a mesh of one; without a reference, the calling process."""
     return this_proc() if ref is None else _one_proc(ref, node)
+
+
+def mesh_of(ref: ProcsRef | None) -> ProcMesh:
+    """The whole mesh of a reference; without one, the calling process as a mesh of one."""
+    if ref is None:
+        return this_proc()
+    region = Region.of_extent(ref.extent)
+    return _reference(ref, region, region)
 
 
 def _one_proc(ref: ProcsRef, node: str) -> ProcMesh:

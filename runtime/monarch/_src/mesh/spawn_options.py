@@ -294,18 +294,13 @@ def commands_for(
 ) -> list[Launch | None]:
     """The commands to execute: one for all ranks, one for each, or none; None means fork.
 
-    `elsewhere`: the processes are on other hosts, where programs are looked up and whose Python
-    runs.
+    `python` is an interpreter to take where no command is `asked` for. `elsewhere`: the processes
+    are on other hosts, where programs are looked up and whose Python runs.
 
     Raises:
-        ValueError: a program that does not exist, or options that exclude each other.
+        ValueError: a program that does not exist.
         TypeError: not a BootstrapCommand.
     """
-    if asked is not None and python:
-        raise ValueError(
-            "the hosts have a python executable of their own (with_python_executable); name the "
-            "interpreter in the bootstrap_command instead"
-        )
     alike = len(env) <= 1 and not numactl and not callable(asked)
     found: list[Launch | None] = []
     for point in [None] if alike else extent.points():

@@ -77,6 +77,11 @@ class _Parts:
 
         return proc_of(ref, node)
 
+    def mesh_of(self, ref: Any) -> Any:
+        from monarch._src.mesh.meshes import mesh_of
+
+        return mesh_of(ref)
+
     def init_process_group(
         self, procs: Any, backend: str | None, timeout: float | timedelta | None
     ) -> None:

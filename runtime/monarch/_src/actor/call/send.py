@@ -143,8 +143,8 @@ def as_endpoint(
     A plain method of an async actor blocks the actor's event loop while it runs.
 
     Raises:
-        ValueError: `method` is no method of an actor mesh, or it is `async def` and the actor has
-            no event loop.
+        ValueError: `method` is no method of an actor mesh.
+        TypeError: `method` is `async def`, and the actor has no event loop.
     """
     if isinstance(method, Endpoint):
         return method  # pyright: ignore[reportUnknownVariableType]
@@ -152,7 +152,7 @@ def as_endpoint(
         raise ValueError(f"as_endpoint takes a method of an actor mesh, not {method!r}")
     function = method.function
     if inspect.iscoroutinefunction(function) and not method.is_async:
-        raise ValueError(
+        raise TypeError(
             f"{method.target.class_name}.{function.__name__} is `async def`, but the endpoints of "
             "that actor are plain: it has no loop to run it on"
         )
