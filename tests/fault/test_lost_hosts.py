@@ -148,6 +148,7 @@ def test_a_host_that_is_lost_is_told_so_its_procs_end_and_the_others_work_on(
     lost = client.wait_for(lambda line: "lost" in line)
     assert (lost["lost"], lost["kind"], lost["on"]) == (1, "host lost", os.uname().nodename)
     assert f"the host {os.uname().nodename} is lost: " in lost["why"]
+    assert ("no process has listened at its address" in lost["why"]) == (how == "killed")
     if how == "stopped":
         two[1].process.send_signal(signal.SIGCONT)
     gone(pids[1])

@@ -269,6 +269,23 @@ def test_a_rank_that_is_killed_raises_as_it_does_on_one_host_and_others_work_on(
     mesh.stop().get(timeout=PATIENCE_S)
 
 
+def test_a_worker_that_is_killed_is_lost_once_its_address_refuses_connections(
+    hosts: HostMesh, faults: Faults
+) -> None:
+    with workers(2) as two:
+        more = attached(two)
+        ranks = more.spawn_procs({"gpus": 1}, name="lost").spawn("ranks", Resident)
+        assert ranks.add.call(1).get(timeout=PATIENCE_S).values() == [1, 1]
+        two[1].process.kill()
+        with pytest.raises(SupervisionError, match="no process has listened at its address"):
+            ranks.slice(hosts=1).add.call_one(1).get(timeout=PATIENCE_S)
+        assert ranks.slice(hosts=0).add.call_one(1).get(timeout=PATIENCE_S) == 2
+        assert faults.take().failures[0].kind == "host lost"
+        more.stop().get(timeout=PATIENCE_S)
+    with workers(1):  # a new session removes the directory of one that was killed
+        pass
+
+
 # --- refused --------------------------------------------------------------------------------------
 
 

@@ -271,6 +271,42 @@ def test_a_peer_that_claims_what_was_never_sent_is_lost_and_not_believed(ends: E
     assert ends.told[ends.a][-1] == PeerLost("it acknowledged 7 of 0 messages", 0)
 
 
+def refusing(refused_s: float | None) -> Ends:
+    """Two ends that were up, and whose connection is cut."""
+    found = Ends(Bounds(patience_s=24.0, ping_s=1.0, refused_s=refused_s))
+    found.connect()
+    found.disconnect()
+    return found
+
+
+def test_an_address_that_refuses_connections_for_a_while_has_lost_its_process() -> None:
+    ends = refusing(2.0)
+    for at in (0.1, 1.0, 2.0):
+        assert ends.a.connection_refused(at) == []
+    (lost,) = [one for one in ends.a.connection_refused(2.1) if isinstance(one, PeerLost)]
+    assert "no process has listened at its address for 2.0 s" in lost.why
+    assert ends.a.state is LinkState.LOST
+    assert ends.a.connection_refused(9.0) == []
+
+
+def test_a_connection_between_two_refusals_begins_the_time_anew() -> None:
+    ends = refusing(2.0)
+    assert ends.a.connection_refused(0.1) == []
+    ends.connect()
+    ends.disconnect()
+    assert ends.a.connection_refused(5.0) == []
+    assert ends.a.state is LinkState.DOWN
+
+
+def test_refusals_count_neither_before_the_first_connection_nor_without_a_bound() -> None:
+    first = Ends(Bounds(patience_s=24.0, ping_s=1.0, refused_s=2.0))
+    unbounded = refusing(None)
+    for link in (first.a, unbounded.a):
+        for at in (0.1, 20.0):
+            assert link.connection_refused(at) == []
+        assert link.state is LinkState.DOWN
+
+
 def test_a_process_that_did_not_run_for_a_while_does_not_take_others_for_lost(ends: Ends) -> None:
     ends.disconnect()
     ends.now += 10 * BOUNDS.patience_s

@@ -20,6 +20,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
+
 from monarch._src.net.hosts.audit import Audit
 from monarch._src.net.hosts.keys import Keys
 from monarch._src.net.hosts.link_terms import bounds_of
@@ -116,10 +118,14 @@ class Gateway:
         node.remote_links = self
         node.send_limits.has_room = self.has_room
 
-    def prompt(self, liveness_s: float | None = None) -> Bounds:
-        """The bounds of a link to an agent, which must answer pings itself."""
+    def prompt(self, liveness_s: float | None = None, *, tunnelled: bool = False) -> Bounds:
+        """The bounds of a link to an agent, which must answer pings itself.
+
+        `tunnelled`: the address is that of a tunnel, which may refuse connections for a while.
+        """
         found = bounds_of(self._liveness_s if liveness_s is None else liveness_s, prompt=True)
-        return Bounds(found.patience_s, found.ping_s, found.silence_s, queue=QUEUE, refuses=False)
+        refused_s = None if tunnelled else found.refused_s
+        return msgspec.structs.replace(found, queue=QUEUE, refuses=False, refused_s=refused_s)
 
     # --- out --------------------------------------------------------------------------------------
 

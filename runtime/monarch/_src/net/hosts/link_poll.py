@@ -56,9 +56,17 @@ class LinkPoll:
         self._missed.add(fd)
         self._poll.register(fd, READ)
 
+    def add_descriptor(self, fd: int, ready: Callable[[], bool]) -> None:
+        """Add a descriptor that is no ZeroMQ socket. `ready` is called when it can be read."""
+        self._receive[fd] = ready
+        self._poll.register(fd, READ)
+
     def remove(self, socket: Any) -> None:
         """Remove a socket."""
-        fd = self._fds.pop(socket)
+        self.remove_descriptor(self._fds.pop(socket))
+
+    def remove_descriptor(self, fd: int) -> None:
+        """Remove a descriptor. The caller closes it."""
         del self._receive[fd]
         self._first.discard(fd)
         self._missed.discard(fd)

@@ -36,10 +36,12 @@ def bounds_of(liveness_s: float, *, prompt: bool = False) -> Bounds:
     """Bounds under which a host is lost within that time.
 
     The transport takes up to a fifth of it to notice a dead connection. `prompt`: the other end
-    runs no user code, and has to answer pings itself.
+    runs no user code, and has to answer pings itself. It listens as long as it runs, so that an
+    address that refuses connections means its end.
     """
     return Bounds(
         patience_s=0.8 * liveness_s,
         ping_s=liveness_s / 30,
         silence_s=liveness_s if prompt else None,
+        refused_s=liveness_s / 15 if prompt else None,
     )

@@ -43,6 +43,8 @@ class LinkEnd:
         self.is_connected = False  # as far as this process knows
         self.address = ""
         self.failed_handshakes = 0
+        self.retries = 0  # of a dialled end: connections that failed since the last one that held
+        self.probe: Any = None  # a plain socket that tries its address meanwhile
         self.is_anybody = False  # dialled without a name, and the peer has not sent one yet
 
     def also_called(self, name: str, other: LinkEnd) -> str:

@@ -89,8 +89,9 @@ class Links:
         self._poll = LinkPoll()  # of all and only the sockets that are open
         self._listener = LinkListener(self._context, self._poll, keys, audit, heartbeat_s)
         self._dialled = Dialled(
-            self._context, self._poll, keys, heartbeat_s, self._connection, self._refused
-        )
+            self._context, self._poll, keys, heartbeat_s, self._connection, self._refused,
+            self._not_listening,
+        )  # fmt: skip
         self._accepted = Accepted(self._new_link, has_gate=keys is not None)
         self._last_incarnation = 0
         self._deadline = 0.0  # no deadline of a link is earlier
@@ -392,6 +393,9 @@ class Links:
     def _connection(self, end: LinkEnd, is_there: bool) -> None:
         now = time.monotonic()
         self._do(end, end.link.connected(now) if is_there else end.link.disconnected(now))
+
+    def _not_listening(self, end: LinkEnd) -> None:
+        self._do(end, end.link.connection_refused(time.monotonic()))
 
     def _refused(self, end: LinkEnd, why: str) -> None:
         self._do(end, [*end.link.close(why, time.monotonic()), PeerRefused(why)])

@@ -9,7 +9,8 @@ that the other end is lost.
       ^-----disconnected----+-----------------------+
 
 - *Link down* is not a failure: unacknowledged messages are kept, and sent again after the next
-  hello. *Lost* is: the link was down for `patience_s`, or the other end has a new incarnation, or
+  hello. *Lost* is: the link was down for `patience_s`, or its address has refused connections for
+  `refused_s`, since no process listens there any more, or the other end has a new incarnation, or
   has itself given up the session. It is final for both ends: an end that has declared the other
   lost answers every later message of that session with a Bye.
 - A session is identified by the incarnations of its two ends. Every message except a hello carries
@@ -119,6 +120,7 @@ class Link:
         self._versions = dict(versions)
         self._bounds = bounds
         self._down_since = now  # while not UP
+        self._refused_since: float | None = None  # the first refused connection while DOWN
         self._looked_at = now
         self._next_ping = now
         self._answered_at = now  # when the last answered ping was sent
@@ -147,7 +149,7 @@ class Link:
         """Change the times; the sizes stay."""
         self._bounds = msgspec.structs.replace(
             self._bounds, patience_s=bounds.patience_s, ping_s=bounds.ping_s,
-            silence_s=bounds.silence_s,
+            silence_s=bounds.silence_s, refused_s=bounds.refused_s,
         )  # fmt: skip
 
     @property
@@ -181,6 +183,7 @@ class Link:
         """A connection was made, possibly in place of another."""
         if self.is_final:
             return []
+        self._refused_since = None
         if self.state is LinkState.UP:
             self._down_since = now
         if self.state is not LinkState.GREETING:
@@ -197,6 +200,17 @@ class Link:
         self._move(LinkState.DOWN, now)
         told_up, self._told_up = self._told_up, False
         return [LinkDown()] if told_up else []
+
+    def connection_refused(self, now: float) -> list[Action]:
+        """A new connection was refused: the host answers, and no process listens at the address."""
+        if self.state is not LinkState.DOWN or not self._was_up or self._bounds.refused_s is None:
+            return []
+        if self._refused_since is None:
+            self._refused_since = now
+        refused = now - self._refused_since
+        if refused < self._bounds.refused_s:
+            return []
+        return self._lose(f"no process has listened at its address for {refused:.1f} s", now)
 
     # --- messages ---------------------------------------------------------------------------------
 

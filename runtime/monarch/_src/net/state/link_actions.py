@@ -45,6 +45,8 @@ class Bounds(msgspec.Struct, frozen=True):
     window: how many bytes the other end may send before any of them is handled.
     queue: how many bytes of unacknowledged messages may wait here before `send` refuses. If not
         `refuses`, `send` accepts more, and the caller has to check `has_room`.
+    refused_s: how long the address of the other end may refuse connections, once the link was up,
+        before the other end counts as lost; None: `patience_s` alone counts.
     """
 
     patience_s: float
@@ -53,6 +55,7 @@ class Bounds(msgspec.Struct, frozen=True):
     window: int = 8 << 20
     queue: int = 64 << 20
     refuses: bool = True
+    refused_s: float | None = None
 
 
 # --- actions --------------------------------------------------------------------------------------

@@ -350,7 +350,7 @@ class AttachedHosts:
         assert one.dialled is not None
         with self._lock:
             self._requested[one.link] = one
-        bounds = self._gateway.prompt()
+        bounds = self._gateway.prompt(tunnelled=one.way is not None)
         shown = "" if self._route is None or one.way is None else self._route.shown(one.dialled)
         self._gateway.links.dial(
             one.link, one.way or one.dialled, bounds=bounds, anybody=True, shown=shown
