@@ -38,7 +38,7 @@ def attach(name: str | None = None, *, take: bool = False) -> AttachedSession:
 
 
 def bind(mesh: ProcMesh | ActorMesh, namespace: MutableMapping[str, object]) -> str:
-    """Bind a mesh to its name and return a line about it. Never replaces another variable."""
+    """Bind a mesh to its name and return a line about it. Other variables stay."""
     if isinstance(mesh, ActorMesh):
         target = frontend.call_target_of(mesh)
         name, what = target.name, f"{target.class_name} on {target.procs.name}"

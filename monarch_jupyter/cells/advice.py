@@ -1,4 +1,4 @@
-"""What to type after actors or processes have ended, in one line.
+"""Advice after actors or processes have ended, in one line.
 
 Runs in: the kernel, any thread.
 """

@@ -114,7 +114,7 @@ class Progress:
 
 
 class _CellProgress:
-    """The bars of one cell. Used on the progress thread."""
+    """The bars of one cell. The progress thread uses it."""
 
     def __init__(
         self, show: Shows, view: Callable[[list[Bar]], ProgressView | None], origin: int

@@ -62,7 +62,7 @@ class LogStore:
         return unwatch
 
     def add(self, lines: Sequence[OutputLine]) -> None:
-        """Store these lines. Does nothing after `close`."""
+        """Store these lines, until `close`."""
         now = time.time()
         with self._lock:
             if self._closed or not lines:

@@ -1,4 +1,4 @@
-"""What a rank tells of its shard of a tensor: figures, and a picture small enough to send.
+"""The summary of a rank's shard of a tensor: figures, and a picture small enough to send.
 
 Runs in: ranks. Only the summary travels, so a shard of any size can be looked at.
 """

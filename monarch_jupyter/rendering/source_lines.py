@@ -1,7 +1,7 @@
 """Source lines of failures, as a notebook shows them.
 
-Reads source through `linecache`, and shows the lines around a frame only if the frame's own line is
-unchanged.
+Source is read through `linecache`; the lines around a frame are shown only if the frame's own line
+is unchanged.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ compared by a digest of their contents; if contents differ, each text gets a par
 Values on a device, of more than `MOST_COMPARED` bytes together, or of a class that cannot be
 pickled are not compared, and their text says so.
 
-No I/O. May call `__repr__` and `__reduce__` of values.
+No I/O. `__repr__` and `__reduce__` of values may be called.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The base of widgets whose views follow a stream: a snapshot first, then changes.
 
-Runs in: the kernel. Sends on the publisher's thread; the page's side is `requests.js`.
+Runs in: the kernel. The publisher's thread sends; the page's side is `requests.js`.
 """
 
 from __future__ import annotations

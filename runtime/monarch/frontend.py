@@ -1,5 +1,6 @@
-"""What front ends such as the notebook need beside `monarch.observe`. Unstable: it may change with
-any version.
+"""Functions for front ends such as the notebook, beside `monarch.observe`.
+
+Unstable: any version may change them.
 """
 
 from monarch._src.actor.ports import unheeded

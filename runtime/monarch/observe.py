@@ -1,4 +1,4 @@
-"""What a program sees of its meshes: snapshots, calls, stacks, metrics, SQL, traces, events."""
+"""Observe the meshes of a program: snapshots, calls, stacks, metrics, SQL, traces, events."""
 
 from monarch._src.actor.call.unread import UnreadError, on_unread_error
 from monarch._src.actor.deliver.payloads import PayloadCounts

@@ -121,7 +121,7 @@ def test_a_concurrent_endpoint_with_options_is_for_async_methods_only() -> None:
         def plain(self: object) -> None: ...
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", sorted(n for n in dir(ActorMesh) if not n.startswith("_")))

@@ -222,7 +222,7 @@ def test_as_endpoint_refuses_an_async_method_of_a_sync_actor(four: ProcMesh) -> 
     assert not_sync.plus_rank.call(0).get().values() == [0, 1, 2, 3]
 
 
-# --- what is found at the call --------------------------------------------------------------------
+# --- errors at the call ---------------------------------------------------------------------------
 
 
 def ways_to_send(mesh: Any) -> dict[str, Callable[..., Any]]:

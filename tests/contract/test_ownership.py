@@ -50,7 +50,7 @@ def end(owner: Any, way: str) -> None:
             owner.raise_it.broadcast()
 
 
-# --- what ends with its owner ---------------------------------------------------------------------
+# --- meshes that end with their owner -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -241,7 +241,7 @@ def test_what_no_actor_has_made_belongs_to_its_process(
     assert "leaf cleaned up" in path.read_text()
 
 
-# --- who judges a failure -------------------------------------------------------------------------
+# --- owners and failures --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -213,7 +213,7 @@ def test_what_a_supervisor_raises_is_a_new_failure_chained_to_the_first(
     assert failure.traceback.index(FAILS) < failure.traceback.index("KeyError: 'no plan'")
 
 
-# --- what can still be called ---------------------------------------------------------------------
+# --- calls after a failure ------------------------------------------------------------------------
 
 
 def test_a_broadcast_that_includes_a_failed_rank_reaches_nobody(

@@ -102,7 +102,7 @@ ALL = [Cell(what, when, how) for what in HOW for when, how in product(WHEN, HOW[
 CELLS = [cell for cell in ALL if not any(left_out(cell) for _, left_out in LEFT_OUT)]
 
 
-# --- what has to come of them ---------------------------------------------------------------------
+# --- the required outcomes ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

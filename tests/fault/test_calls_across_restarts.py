@@ -18,7 +18,7 @@ from monarch.supervision import Restart
 from tests.fault.restarted_actors import OFTEN, Phoenix, Spawn, casts_to_few, counts
 from tests.integration.gates import GateKeeper
 
-# --- who calls it ---------------------------------------------------------------------------------
+# --- its callers ----------------------------------------------------------------------------------
 
 
 def test_every_handle_goes_on_working(renewed: ProcMesh, spawn_procs: Spawn) -> None:

@@ -201,7 +201,7 @@ def test_a_constructor_that_raises_in_a_restart_is_tried_again(
     assert counts(phoenix)[0] == 1
 
 
-# --- what is seen of it ---------------------------------------------------------------------------
+# --- reports of restarts --------------------------------------------------------------------------
 
 
 def test_restarts_are_counted_and_told(
@@ -263,7 +263,7 @@ def test_nothing_is_left_of_earlier_lives(renewed: ProcMesh, own_base_directory:
     assert not any(name.startswith(renewed.uid) for name in peers)
 
 
-# --- what it is given -----------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -251,7 +251,7 @@ def test_a_call_in_flight_of_an_ousted_client_ends(
         assert session["mine"].add.call(0).get(timeout=60).values() == [2, 2]
 
 
-# --- who looks meanwhile --------------------------------------------------------------------------
+# --- observers meanwhile --------------------------------------------------------------------------
 
 
 @contextmanager

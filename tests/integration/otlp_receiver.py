@@ -36,7 +36,7 @@ class Received(NamedTuple):
 
 
 class Receiver:
-    """What has arrived, and what was wrong with it."""
+    """The requests that have arrived, and their faults."""
 
     def __init__(self) -> None:
         self.spans: list[Received] = []

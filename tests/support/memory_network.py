@@ -133,7 +133,7 @@ class MemoryNetwork:
         """Whether something is dropped between the two."""
         return (a, b) in self._silenced or (b, a) in self._silenced
 
-    # --- what is sent -----------------------------------------------------------------------------
+    # --- sending ----------------------------------------------------------------------------------
 
     def send(self, source: str, target: str, item: Any) -> bool:
         """Send; False if the sender knows of no connection."""

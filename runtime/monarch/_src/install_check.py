@@ -1,7 +1,7 @@
-"""Says so when another distribution owns the same import name, `monarch`.
+"""Warns when another distribution owns the same import name, `monarch`.
 
-Runs in any process, at import. Looks only for an installed `torchmonarch` by its metadata folder
-on `sys.path`: no import of it, no scan of files.
+Runs in: any process, at import. The check looks only for an installed `torchmonarch` by its
+metadata folder on `sys.path`: no import of it, no scan of files.
 """
 
 from __future__ import annotations

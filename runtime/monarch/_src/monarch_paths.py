@@ -142,7 +142,7 @@ _TABLE = {
 # Programs of Monarch that commands of its users execute by `python -m`, and what runs instead.
 _PROGRAMS = {f"{_ACTOR}.bootstrap_main": "monarch._src.programs.executed_proc"}
 
-# What to use in place of names that are absent: objects of Monarch's Rust, or of its own inside.
+# Replacements of names that are absent: objects of Monarch's Rust, or of its own inside.
 _INSTEAD = {
     "ActorFuture": "use monarch.actor.Future",
     "BatchJob": "SlurmJob(...).apply(client_script) runs the client in the allocation",

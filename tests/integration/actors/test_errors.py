@@ -269,7 +269,7 @@ def test_an_actor_lives_on_after_an_exception(four: ProcMesh) -> None:
     assert failing.fine.call().get().values() == ["fine"] * 4
 
 
-# --- what ends an actor ---------------------------------------------------------------------------
+# --- errors that end an actor ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_the_key_of_somebody_else_makes_no_worker(job: str, role: Role) -> None:
     assert "worker.key" in err
 
 
-# --- what a client says wrong ---------------------------------------------------------------------
+# --- mistakes of clients --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("role", [Role.WORKER, Role.OBSERVER])

@@ -71,7 +71,7 @@ def assert_nothing_is_left(mesh: ProcMesh) -> None:
     assert mesh.actor_names == ()
 
 
-# --- what is taken --------------------------------------------------------------------------------
+# --- items that are taken -------------------------------------------------------------------------
 
 
 @METHODS

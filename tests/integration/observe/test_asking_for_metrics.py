@@ -29,7 +29,7 @@ from tests.integration.sample_actors import Counter, Echo, Teller
 
 Spawn = Callable[..., ProcMesh]
 
-# --- who is asked ---------------------------------------------------------------------------------
+# --- ranks that are asked -------------------------------------------------------------------------
 
 
 def test_a_slice_has_the_figures_of_its_ranks_and_none_of_callers(grid: ProcMesh) -> None:
@@ -134,7 +134,7 @@ def test_other_things_have_no_metrics(four: ProcMesh) -> None:
             metrics(four, timeout)
 
 
-# --- who does not answer --------------------------------------------------------------------------
+# --- ranks that do not answer ---------------------------------------------------------------------
 
 
 def test_ranks_that_compute_answer(four: ProcMesh, gate: GateKeeper, tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def agent_answer() -> Snapshotted:
     return answer
 
 
-# --- what is shared -------------------------------------------------------------------------------
+# --- shared modules -------------------------------------------------------------------------------
 
 
 def test_ranks_are_forked_with_what_the_program_names(
@@ -241,7 +241,7 @@ def test_a_client_that_takes_up_a_kept_session_has_the_library_there(
     shutdown_context()
 
 
-# --- what spoils a fork ---------------------------------------------------------------------------
+# --- modules that spoil a fork --------------------------------------------------------------------
 
 SPOILERS = {
     "thread": (
@@ -308,7 +308,7 @@ def test_a_mesh_that_is_stopped_while_it_waits_ends_at_once(
     assert agent_answer().importing == "hangs"  # the mesh has not waited for its end
 
 
-# --- what must be each process's own --------------------------------------------------------------
+# --- state of each process ------------------------------------------------------------------------
 
 
 def test_variables_that_a_library_reads_have_the_values_of_the_mesh(

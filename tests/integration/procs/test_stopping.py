@@ -143,7 +143,7 @@ def test_an_error_in_flight_does_not_keep_a_mesh_from_stopping(spawn_procs: Spaw
     assert all("a bad value" in str(answer.exception()) for answer in answers)
 
 
-# --- what is stuck -------------------------------------------------------------------------------
+# --- actors that are stuck -----------------------------------------------------------------------
 
 
 class Held(Actor):
@@ -202,7 +202,7 @@ def test_procs_do_not_give_a_stuck_actor_its_time_again(
     procs.stop().get(timeout=60)
 
 
-# --- what still runs -----------------------------------------------------------------------------
+# --- code that still runs ------------------------------------------------------------------------
 
 
 class Noisy:

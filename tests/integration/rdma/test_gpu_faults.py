@@ -227,7 +227,7 @@ def test_a_gpu_of_ours_that_fails_is_an_error_and_no_fault_of_the_transport(
     assert after["chunks"] <= 2  # one for each thread that moves
 
 
-# --- what is held ---------------------------------------------------------------------------------
+# --- resources that are held ----------------------------------------------------------------------
 
 
 def test_many_regions_of_one_allocation_are_exported_and_opened_once(procs: ProcMesh) -> None:

@@ -340,7 +340,7 @@ def test_what_cannot_be_injected_is_refused_with_the_reason(
     assert faults.history() == ()
 
 
-# --- what was injected ----------------------------------------------------------------------------
+# --- the record of injected faults ----------------------------------------------------------------
 
 
 def test_what_was_injected_and_when_can_be_looked_up(mesh: ProcMesh) -> None:

@@ -196,7 +196,7 @@ def test_sessions_in_memory_are_found_where_logind_runs_and_where_not(
     assert memory in sessions.search_path()
 
 
-# --- who may hold it ------------------------------------------------------------------------------
+# --- access ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o710, 0o701, 0o770])
@@ -239,7 +239,7 @@ def test_the_lock_does_not_pass_to_programs_that_are_started(base: Path) -> None
     os.close(held)
 
 
-# --- what is swept --------------------------------------------------------------------------------
+# --- sweeps ---------------------------------------------------------------------------------------
 
 
 def test_only_the_directories_of_dead_sessions_are_swept(base: Path) -> None:

@@ -483,7 +483,7 @@ def test_whatever_the_bytes_to_ask_whether_they_are_an_atom_raises_nothing(body:
     assert is_atom(Payload(body)) in (True, False)
 
 
-# --- what cannot be pickled -----------------------------------------------------------------------
+# --- unpicklable values ---------------------------------------------------------------------------
 
 
 def test_what_is_nested_too_deeply_raises_what_pickle_raises() -> None:

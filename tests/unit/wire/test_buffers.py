@@ -137,7 +137,7 @@ def test_the_threshold_is_a_setting() -> None:
     assert [bytes(piece) for piece in buffer.freeze()] == [b"abc", b"def", b"gh"]
 
 
-# --- what is copied -------------------------------------------------------------------------------
+# --- copies ---------------------------------------------------------------------------------------
 
 
 def test_bytes_over_the_threshold_are_kept_and_come_back_as_they_are() -> None:

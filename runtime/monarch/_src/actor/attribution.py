@@ -1,6 +1,7 @@
 """Find the actor and endpoint, or the client, to which a measurement belongs.
 
-Runs in: any process, any thread. Starts no session: a program without meshes may measure too.
+Runs in: any process, any thread. A measurement starts no session, so a program without meshes may
+measure too.
 """
 
 from __future__ import annotations

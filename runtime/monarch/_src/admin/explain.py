@@ -1,7 +1,7 @@
 """`explain`: the case file of a fault or hang, of this session or of sessions of this machine.
 
 Runs in: a client, the command line or the admin server; the calling thread, which waits for agents.
-Works while every rank computes or hangs: agents and receiving threads answer, and py-spy reads
+A report needs no rank to be responsive: agents and receiving threads answer, and py-spy reads
 stacks from outside.
 """
 

@@ -18,7 +18,7 @@ from monarch._src.wire.messages import MeshSamples, StacksSampled
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to sample, and for how long. `output`: a file for the graph; empty: none."""
+    """The ranks to sample, and the duration. `output`: a file for the graph; empty: none."""
 
     which: str
     seconds: float

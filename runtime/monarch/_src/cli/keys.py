@@ -1,4 +1,4 @@
-"""`monarch keys`: make the key pairs of a job and list them by role. Never prints a key."""
+"""`monarch keys`: make the key pairs of a job and list them by role. No command prints a key."""
 
 from __future__ import annotations
 

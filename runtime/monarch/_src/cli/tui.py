@@ -74,7 +74,7 @@ def _source(
 
 
 def _diagnosis(source: AdminClient | LocalSource, *, stacks: bool) -> str:
-    """What the view would show, as JSON: the failed nodes, and the case file."""
+    """The contents of the view as JSON: the failed nodes, and the case file."""
     cluster = source.cluster()
     failed = [
         {"identity": node.identity, "failure": node.failure}

@@ -125,10 +125,10 @@ def break_in(mesh: ProcMesh | ActorMesh, *, timeout: float = 5.0) -> WaitingRank
 def post_mortem(on: bool = True) -> None:
     """Pause endpoints where they raise, with their frames, before their callers get the exception.
 
-    Applies to all ranks of the session until it is turned off (`on=False`). The exception is sent
-    to the caller when the pause ends, whatever the commands were. A rank whose collective fails
-    because another rank has died, or has raised, does not pause, unless the setting
-    `post_mortem_bystanders` is on.
+    The setting applies to all ranks of the session until it is turned off (`on=False`). The
+    exception is sent to the caller when the pause ends, whatever the commands were. A rank whose
+    collective fails because another rank has died, or has raised, does not pause, unless the
+    setting `post_mortem_bystanders` is on.
 
     Raises:
         DebugError: there is no session yet.

@@ -30,7 +30,7 @@ PartTable: TypeAlias = "Mapping[type, str]"
 
 @dataclass(frozen=True)
 class AgentView:
-    """What the agent shares with its parts. `boards` is live: it gains and loses meshes.
+    """Objects of the agent that its parts share. `boards` is live: it gains and loses meshes.
 
     `snapshot` answers a request for a snapshot; `lines` are the last lines of all ranks.
     """

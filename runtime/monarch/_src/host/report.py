@@ -1,6 +1,7 @@
 """Reports of the host agent on its procs: how a process died, what each rank does now.
 
-Runs in: the host agent. Reads the status boards and the process table; changes nothing.
+Runs in: the host agent. A report reads the status boards and the process table, and changes
+nothing.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")
 def shown(line: str) -> str:
     """The final state of a line that was overwritten with `\r`, as a terminal shows it.
 
-    Keeps colours and removes cursor moves, and blanks that have overwritten the end.
+    Colours stay; cursor moves go, and blanks that have overwritten the end.
     """
     if "\r" in line:
         line = line.removesuffix("\r")

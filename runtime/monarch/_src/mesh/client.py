@@ -226,7 +226,7 @@ class ClientSession:
         end_meshes_of(runtime, None if lost else reason)
 
     def _release_sites(self, bound: float, *, keeping: bool = False) -> None:
-        """Release worker hosts. Whatever is neither kept nor released in time ends with its link.
+        """Release worker hosts. Hosts neither kept nor released in time end with their links.
 
         `keeping`: hosts that keep meshes are released together with those.
         """

@@ -1,4 +1,4 @@
-"""What this process has imported of large libraries, for procs that are forked with them.
+"""The large libraries that this process has imported, for procs that are forked with them.
 
 Runs in: the client and procs that spawn meshes.
 
@@ -20,8 +20,8 @@ from typing import cast
 
 from monarch._src.wire.messages import Imports
 
-# Libraries that are slow to import and that ranks compute with. Not among them: libraries that draw
-# (matplotlib), and those whose threads do not survive a fork although they start late (jax, polars,
+# Libraries that are slow to import and that ranks compute with. Libraries that draw (matplotlib)
+# are left out, and those whose threads do not survive a fork although they start late (jax, polars,
 # tensorflow).
 LIBRARIES = frozenset(
     (
@@ -34,7 +34,7 @@ _OWN = frozenset(("monarch", "monarch_jupyter"))
 
 
 def client_imports(path: Sequence[str], env: Mapping[str, str | None]) -> Imports | None:
-    """What this process has imported of LIBRARIES; None if nothing.
+    """The modules of LIBRARIES that this process has imported; None if there are none.
 
     Args:
         path: the import path of new procs.
@@ -100,7 +100,7 @@ def named_by_program() -> set[str]:
 
 
 def _module_of(value: object) -> str:
-    """The module that a value is, or comes from. Runs no code of the value's."""
+    """The module that a value is, or comes from. No code of the value runs."""
     kind = type(value)  # not `isinstance`, which asks the value for its class
     if issubclass(kind, ModuleType):
         name = _variables(value).get("__name__")

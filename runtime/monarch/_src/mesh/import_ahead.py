@@ -20,10 +20,10 @@ _told: tuple[ClientSession | None, frozenset[str]] = (None, frozenset())
 def import_ahead() -> None:
     """Have this host import what this process has imported of large libraries, for ranks to come.
 
-    The ranks of a mesh that is spawned later have torch, say, as they begin. Returns at once, and
-    does nothing if nothing has been imported since the last call. Starts the session of this
-    process if there is none. The notebook calls it after each cell. Without a call, the imports
-    begin as the first mesh is spawned. See the setting `preload`.
+    The ranks of a mesh that is spawned later have torch, say, as they begin. The call returns at
+    once, and has no effect if nothing has been imported since the last call. It starts the session
+    of this process if there is none. The notebook calls it after each cell. Without a call, the
+    imports begin as the first mesh is spawned. See the setting `preload`.
 
     Raises:
         OSError: there is no place for the session directory, or no process can be started.

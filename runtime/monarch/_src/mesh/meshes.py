@@ -314,7 +314,7 @@ class HostMesh(Hosts):
 
 
 class ProcMesh(SpawnsActors, MapsItems, HasNamespace, ChoosesOutput, HasProcessGroups, HasTensors):
-    """A mesh of processes, on which actors are spawned. Made by `HostMesh.spawn_procs`."""
+    """A mesh of processes, on which actors are spawned. `HostMesh.spawn_procs` makes it."""
 
     def __init__(
         self, runtime: Runtime, procs: Procs, region: Region, host_mesh: HostMesh | None = None
@@ -449,7 +449,7 @@ class ProcMesh(SpawnsActors, MapsItems, HasNamespace, ChoosesOutput, HasProcessG
     def kill(self, reason: str | None = None) -> Future[None]:
         """End its processes at once, without clean-up of actors. Idempotent.
 
-        May follow `stop`, when that takes too long. Raises as `stop` does.
+        The call may follow `stop`, when that takes too long. It raises as `stop` does.
         """
         procs = self._procs
         if not procs.owned:

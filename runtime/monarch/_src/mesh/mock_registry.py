@@ -1,4 +1,4 @@
-"""What tests put in place of actor classes, by class; it goes along with every spawn.
+"""The mocks that tests put in place of actor classes, by class; every spawn sends them along.
 
 Runs in: any process that spawns. A process that has received mocks goes on using them.
 """

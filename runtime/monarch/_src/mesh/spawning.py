@@ -1,4 +1,4 @@
-"""What spawning procs on hosts needs to know, and checks, beforehand.
+"""The options of a spawn of procs on hosts, and their checks.
 
 Runs in: any process that spawns, on the calling thread.
 """

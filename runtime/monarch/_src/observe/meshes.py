@@ -327,8 +327,8 @@ def on_change(listener: Callable[[Change], None]) -> Callable[[], None]:
     """Call `listener` with every change of a mesh or a rank.
 
     A mesh is spawned or ends; a proc is ready; a rank fails, is restarted, or is paused at a
-    breakpoint. Runs on the thread that notices, often the receiving one: be quick, do not block.
-    Returns the function that removes the listener.
+    breakpoint. The listener runs on the thread that notices, often the receiving one, so it
+    must be quick and must not block. Returns the function that removes the listener.
     """
     ends = [bus.subscribe(kind, listener) for kind in _CHANGES]
 

@@ -91,9 +91,9 @@ class _Pending(msgspec.Struct, eq=False):
 
 
 class Segments:
-    """Segments of a gateway that sends no payloads of its own, an agent. Made when first needed.
+    """Segments of a gateway that sends no payloads of its own, an agent.
 
-    A thread tidies them while there are any.
+    They are made when first needed. A thread tidies them while there are any.
     """
 
     def __init__(self, receivers_of: ReceiversOf) -> None:

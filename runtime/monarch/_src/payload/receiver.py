@@ -87,7 +87,7 @@ def _mapped(lent: InSegment, *, private: bool) -> Mapped:
 
 
 def _loan(window: _Window, word: int, mapped: Mapped) -> object:
-    """An object that returns the loan when it is dropped. Keeps the window and `mapped` alive."""
+    """An object that keeps the window and `mapped` alive; its end returns the loan."""
     words, index, forks, pid = window.words, FIRST_WORD + word, _forks, os.getpid()
     words[index] = TAKEN
 

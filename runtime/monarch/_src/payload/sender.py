@@ -192,7 +192,7 @@ class _File:
 
 
 class InOwnSegment(Placed):
-    """The large parts of a payload of this process. Holds the segment as long as it lives."""
+    """The large parts of a payload of this process. The object holds the segment."""
 
     __slots__ = ("_file", "_lender", "_use", "body", "number", "readonly", "sole", "spans")
 

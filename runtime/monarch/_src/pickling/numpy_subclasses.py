@@ -13,8 +13,7 @@ import copyreg
 import sys
 from typing import Any, cast
 
-# What numpy's own subclasses keep in their attributes, and make anew. A masked array has those of
-# its data too.
+# Attributes that numpy's own subclasses make anew. A masked array has those of its data too.
 _OF_NUMPY = frozenset({
     "_basedict", "_baseclass", "_fill_value", "_getitem", "_hardmask", "_isfield", "_mask", "_mmap",
     "_optinfo", "_sharedmask",

@@ -503,7 +503,7 @@ _LONGEST_PLAIN = 4096  # bytes; of longer pickles, a turn to import costs nothin
 def is_atom(payload: Payload) -> bool:
     """Whether this is the pickle of a single None, bool, int, float, str or bytes.
 
-    Equal ones may stand for each other, because they are immutable. May return False for an atom.
+    Equal ones may stand for each other, because they are immutable. An atom may give False too.
     """
     body = payload.body
     if payload.buffers or len(body) < 4 or body[0] != 0x80:

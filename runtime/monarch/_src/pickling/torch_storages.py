@@ -147,7 +147,7 @@ def _rebuild_untyped(buffer: Any) -> Any:
 
 
 def substitute_of(function: Any) -> Callable[[], Any] | None:
-    """What unpickles as our substitute for a function that torch rebuilds tensors with, if any."""
+    """The object that unpickles as our substitute for a function of torch that rebuilds tensors."""
     if function.__module__ != "torch._utils":
         return None
     return _SUBSTITUTES.get(function.__name__)

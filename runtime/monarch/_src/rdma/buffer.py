@@ -43,8 +43,8 @@ class RDMABuffer:
         """`data`: a 1-D contiguous tensor, numpy array, bytearray or memoryview, or an array of a
         CUDA GPU: a tensor, or an object with the CUDA array interface.
 
-        Read-only memory may only be read. Waits for the work that this thread has queued on the GPU
-        for it.
+        Read-only memory may only be read. The constructor waits for the work that this thread has
+        queued on the GPU for the memory.
 
         Raises:
             TypeError: it has no memory that could be shared as bytes.

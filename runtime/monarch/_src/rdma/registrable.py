@@ -87,7 +87,7 @@ def _of_tensor(tensor: Any, what: str) -> Memory:
 
 
 def _has_objects(view: memoryview) -> bool:
-    """Whether its elements are references. Does not rely on the format, which contains names."""
+    """Whether its elements are references. The format does not decide: it contains names."""
     if is_array(view.obj):
         return cast(Any, view.obj).dtype.hasobject
     return "O" in view.format

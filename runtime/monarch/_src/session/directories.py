@@ -1,6 +1,6 @@
 """The sessions of this user on this machine, found by their directories and the process table.
 
-Asks no process, so it works with agents that are stopped or gone.
+No process is asked, so agents may be stopped or gone.
 """
 
 from __future__ import annotations

@@ -77,8 +77,8 @@ def reap(*, dry_run: bool = False) -> Reaped:
     """End everything that has no owner, and wait for it. Bounded in time; `dry_run` ends nothing.
 
     That is: sessions whose client is gone and that are not kept, directories without a host agent,
-    agents and processes without a session, and processes that ranks had started. Never a session
-    that is kept, or whose client lives.
+    agents and processes without a session, and processes that ranks had started. A session
+    that is kept, or whose client lives, is not among them.
     """
     outcome = reaping.reap(dry_run=dry_run)
     return Reaped(tuple(outcome.done), tuple(outcome.complaints))

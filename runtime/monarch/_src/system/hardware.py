@@ -1,6 +1,6 @@
 """The resources of this host for binding processes: cpus, memory nodes, NVIDIA devices.
 
-Runs in: any process. Reads a few small files and starts no program.
+Runs in: any process. The module reads a few small files and starts no program.
 """
 
 from __future__ import annotations

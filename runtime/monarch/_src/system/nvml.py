@@ -1,8 +1,8 @@
-"""What each process uses of NVIDIA devices: memory, and how busy it keeps them.
+"""The use of NVIDIA devices by each process: memory, and how busy it keeps them.
 
-Runs in: the host agent. Asks NVIDIA's management library, which the driver brings, and loads it
-with the first question on a host that has devices. A host without it, or a container in which the
-driver shows no processes, has no figures.
+Runs in: the host agent. The figures are those of NVIDIA's management library, which the driver
+brings; it is loaded with the first request on a host that has devices. A host without it, or a
+container in which the driver shows no processes, has no figures.
 """
 
 from __future__ import annotations

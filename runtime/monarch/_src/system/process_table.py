@@ -1,6 +1,6 @@
 """The process table of this machine: pids, start times, parents and groups.
 
-Runs in: any process. Reads /proc, or runs `ps` if there is none.
+Runs in: any process. The table is read from /proc, or from `ps` if there is none.
 """
 
 from __future__ import annotations

@@ -124,9 +124,10 @@ class Metrics:
 def metrics(mesh: ProcMesh | Actor | None = None, timeout: float = 1.0) -> Metrics:
     """Read the metrics of endpoints since their first calls, on the caller and callee sides.
 
-    Takes about a millisecond, longer for hundreds of procs. Counts only grow, so the difference of
-    two reads gives the time between them. A proc that has not started yet has counted nothing. A
-    proc that does not answer, because it is dead or code in it holds the GIL, is listed as missing.
+    The call takes about a millisecond, longer for hundreds of procs. Counts only grow, so the
+    difference of two reads gives the time between them. A proc that has not started yet has counted
+    nothing. A proc that does not answer, because it is dead or code in it holds the GIL, is listed
+    as missing.
 
     Args:
         mesh: only the actors on these procs, or only these actors; None: all calls made and run by

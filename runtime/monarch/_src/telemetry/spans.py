@@ -33,7 +33,7 @@ _enclosing_id: ContextVar[int] = ContextVar("monarch_span_id", default=0)  # whi
 
 
 class Span:
-    """A context manager that measures its block. Can be entered again after it was left."""
+    """A context manager that measures its block. It can be entered again after it was left."""
 
     __slots__ = ("_before", "_began_ns", "_counts", "_elsewhere", "_remembered", "name")
 
@@ -150,8 +150,8 @@ def _started(tracer: Any, name: str, me: Attribution) -> Any:
 def span(name: str) -> Span:
     """Measure a part of a program: `with span("load"): ...`.
 
-    Works in clients and in sync and async actors, on any thread. The parent is the enclosing span,
-    or else the running endpoint.
+    A span works in clients and in sync and async actors, on any thread. The parent is the enclosing
+    span, or else the running endpoint.
     """
     return Span(name)
 

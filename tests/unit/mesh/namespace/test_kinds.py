@@ -126,7 +126,7 @@ def with_unit(kind: Any, unit: Any = "m") -> Any:
     return made
 
 
-# --- what comes back ------------------------------------------------------------------------------
+# --- values that come back ------------------------------------------------------------------------
 
 
 def masked(**options: Any) -> Any:
@@ -472,7 +472,7 @@ def test_values_that_differ_are_refused_with_both_ranks(name: str) -> None:
         refusal(lambda one=one, other=other: join("loss", [one, other], place))
 
 
-# --- what is refused by itself --------------------------------------------------------------------
+# --- refusals by kind -----------------------------------------------------------------------------
 
 
 def slotted() -> Any:

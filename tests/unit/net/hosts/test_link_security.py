@@ -211,7 +211,7 @@ def test_raw_bytes_at_the_port_end_their_connection_and_nothing_else(
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01CURVE" + bytes(15) + b"\0" + bytes(31)
 
 
-# --- who has a key, and does wrong ----------------------------------------------------------------
+# --- peers with a key that do wrong ---------------------------------------------------------------
 
 
 @pytest.fixture

@@ -153,7 +153,7 @@ def test_each_address_has_a_scope(host: str, scope: Scope) -> None:
     assert scope_of(host) is scope
 
 
-# --- what others may be told ----------------------------------------------------------------------
+# --- addresses for others -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

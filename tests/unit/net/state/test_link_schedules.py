@@ -79,7 +79,7 @@ class Process:
         self.do(self.current, self.current.link.time_passed(self.network.now))
         self.network.later(self.bounds.ping_s / 2, self._tick)
 
-    # --- what the network tells -------------------------------------------------------------------
+    # --- from the network -------------------------------------------------------------------------
 
     def connected(self, peer: str) -> None:
         self.do(self.current, self.current.link.connected(self.network.now))
@@ -92,7 +92,7 @@ class Process:
         life = self.current
         self.do(life, life.link.received(message, frames, self.network.now))
 
-    # --- what a program does ----------------------------------------------------------------------
+    # --- from the program -------------------------------------------------------------------------
 
     def say(self, size: int) -> None:
         life = self.current

@@ -38,7 +38,7 @@ linux = pytest.mark.skipif(
 )
 
 
-# --- what memory it is ----------------------------------------------------------------------------
+# --- kinds of memory ------------------------------------------------------------------------------
 
 
 class Array:
@@ -193,7 +193,7 @@ def test_who_has_no_memory_of_a_gpu_loads_no_driver(run_python: Callable[..., st
     assert run_python(LOADS_NOTHING).strip() == "False"
 
 
-# --- what the program has queued ------------------------------------------------------------------
+# --- queued work ----------------------------------------------------------------------------------
 
 
 def test_what_was_queued_on_the_stream_that_an_array_tells_is_waited_for(

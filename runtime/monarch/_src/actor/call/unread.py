@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from monarch._src.failures.report import RankFailure
 
-# The exceptions of a cancelled call, of which nobody needs a report.
+# The exceptions of cancelled calls. They are not reported.
 _CANCELLED = ("CallCancelled", "CancelledError")
 
 

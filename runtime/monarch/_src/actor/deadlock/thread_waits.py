@@ -27,7 +27,7 @@ _WAIT = threading.Condition.wait.__code__
 
 
 class BlockedByThread(NamedTuple):
-    """What a thread blocks: other threads, and asyncio futures of an executor's jobs."""
+    """The threads, and asyncio futures of an executor's jobs, that a thread blocks."""
 
     threads: frozenset[int]
     awaited: tuple[asyncio.Future[Any], ...]

@@ -183,7 +183,7 @@ class Routes:
     ) -> None:
         """The agent has reported the incarnation of a rank: send, or drop, the waiting messages.
 
-        Does nothing if this process knew the incarnation already.
+        The call has no effect if this process knew the incarnation already.
         """
         if rank in self._known.incarnations(ref.uid) or ref.owner == self._node.name:
             return

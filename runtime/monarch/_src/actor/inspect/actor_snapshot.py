@@ -1,7 +1,7 @@
 """Snapshots of actors: their class, calls and attributes.
 
-Runs in: a proc, on the receiving thread, beside the code of the actor. Runs no user code, and of
-this package only `SUMMARY`.
+Runs in: a proc, on the receiving thread, beside the code of the actor. A snapshot runs no
+user code, and of this package only `SUMMARY`.
 """
 
 from __future__ import annotations

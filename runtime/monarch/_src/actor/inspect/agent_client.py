@@ -124,7 +124,7 @@ class AgentClient:
     def flush_output_of(self, meshes: Collection[int] | None, done: Callable[[], None]) -> None:
         """Request the output of these meshes (None: all), and call `done` when it has arrived.
 
-        Does not release lines that are held to be merged.
+        Lines that are held to be merged stay held.
         """
         agents = [AGENT, *self.others] if meshes is None else self._agents_of([*meshes])
         self._request(agents, lambda number, _: FlushOutput(number), lambda _: None, _Notice(done))

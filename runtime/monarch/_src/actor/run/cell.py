@@ -341,8 +341,8 @@ class ActorCell:
     def fail(self, failure: RankFailure, cause: BaseException, *, cleans: bool = True) -> None:
         """Fail the actor: queued and later calls are answered with the failure.
 
-        Stops the meshes that the actor owns; the actor's own thread cleans up. Any thread; only the
-        first failure counts.
+        The meshes that the actor owns are stopped; the actor's own thread cleans up. Any thread may
+        call it; only the first failure counts.
         """
         grace_s = settings().cleanup_s
         with self._lock:

@@ -1,4 +1,4 @@
-"""What the parts of an actor's cell see of the cell."""
+"""The protocol of an actor's cell for the parts of that cell."""
 
 from __future__ import annotations
 

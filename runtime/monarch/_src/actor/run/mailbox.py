@@ -31,7 +31,7 @@ class Stop:
 
 
 class CheckFailures:
-    """A mailbox item: a mesh that the actor owns has failed. Goes before all others."""
+    """A mailbox item: a mesh that the actor owns has failed. It goes before all others."""
 
 
 CHECK_FAILURES = CheckFailures()  # the only instance

@@ -212,7 +212,7 @@ AnyRing: TypeAlias = "Ring[Any]"
 
 
 class History:
-    """What a process remembers. A ring is None while it is switched off."""
+    """The rows that a process remembers. A ring is None while it is switched off."""
 
     __slots__ = (
         "actors",

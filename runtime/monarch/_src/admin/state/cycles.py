@@ -11,7 +11,7 @@ N = TypeVar("N", bound="tuple[int, int]")
 def cycles_of(edges: Mapping[N, Iterable[N]]) -> list[list[N]]:
     """A shortest cycle through the smallest node of each set of nodes that reach each other.
 
-    Takes time in proportion to the nodes times the edges.
+    The time is in proportion to the nodes times the edges.
     """
     found: list[list[N]] = []
     covered: set[N] = set()

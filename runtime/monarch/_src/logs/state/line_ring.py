@@ -96,7 +96,7 @@ class LineRing:
             self._entries.append(entry._replace(first=entry.first + at, lines=rest))
 
     def of_client(self, client: str, meshes: Container[int]) -> Iterator[WrittenLines]:
-        """What this client may read, oldest first: its own lines, and those of these meshes."""
+        """Lines for this client, oldest first: its own, and those of these meshes."""
         return (one for one in self._entries if one.client == client or one.mesh in meshes)
 
     def validate(self) -> None:

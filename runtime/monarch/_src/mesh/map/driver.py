@@ -134,7 +134,7 @@ class MapRun:
 
     @property
     def error(self) -> Exception | None:
-        """What the iterable of the items has raised."""
+        """The exception that the iterable of the items has raised, if any."""
         return None if self._stream is None else self._stream.error
 
     @property
@@ -158,9 +158,9 @@ class MapRun:
             self._stream.close()
 
     def next_results(self) -> Sequence[Result]:
-        """The results that arrive next; waits for them, and takes items meanwhile.
+        """Wait for results, and take items meanwhile.
 
-        May return none: the map is complete, or the answer had none.
+        The list may be empty: the map is complete, or the answer had no result.
 
         Raises:
             SupervisionError: no rank is left. TimeoutError: the time of the map is up.
@@ -179,7 +179,7 @@ class MapRun:
                 return ()
 
     def news(self) -> Sequence[Result]:
-        """Results that have arrived; hands out what they leave room for. Does not wait.
+        """Return the results that have arrived, without waiting, and send chunks to idle ranks.
 
         Raises the exceptions of `next_results`.
         """

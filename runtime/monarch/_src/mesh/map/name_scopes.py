@@ -118,7 +118,7 @@ def _functions_of(first: object) -> Iterator[FunctionType]:
 def _parts(one: Any) -> Iterator[object]:
     """The objects that a callable, or what wraps one, refers to.
 
-    Asks for the type, not by `isinstance`: a proxy may claim to be of another class.
+    The type decides, and not `isinstance`: a proxy may claim to be of another class.
     """
     kind = cast("type[Any]", type(one))
     if kind is FunctionType:

@@ -54,7 +54,11 @@ class MapResults(Iterator[Any]):
         self._finish(cancel=True)
 
     def _wait(self) -> None:
-        """Wait for results. Raises what ends the iteration."""
+        """Wait for results.
+
+        Raises:
+            StopIteration: there are no others. BaseException: the error that ends the map.
+        """
         run = self._run
         if run is not None and not run.is_complete:
             self._put(run.next_results())
@@ -68,7 +72,7 @@ class MapResults(Iterator[Any]):
         raise StopIteration
 
     def _look(self, run: MapRun) -> None:
-        """Take what has arrived. An error comes after the results that are there."""
+        """Add the results that have arrived. An error is raised after the results before it."""
         try:
             self._put(run.news())
         except Exception as error:
@@ -76,7 +80,7 @@ class MapResults(Iterator[Any]):
             self._finish(cancel=True)
 
     def _put(self, results: Sequence[Result]) -> None:
-        """Results have arrived. After the first that is an error, no other is yielded."""
+        """Add results. After the first that is an error, no other is yielded."""
         for _, value in results:
             self._ready.append(value)
             if isinstance(value, Failed):
@@ -115,7 +119,7 @@ class OrderedMapResults(MapResults):
         super().close()
 
     def _put(self, results: Sequence[Result]) -> None:
-        """Results have arrived. An error ends the map once the items before it have results."""
+        """Add results. An error ends the map once the items before it have results."""
         for index, value in results:
             self._early[index] = value
             if isinstance(value, Failed) and self._run is not None:

@@ -34,7 +34,7 @@ _PROOF = 32
 _GREETING = b"MRDM"
 _SOCKET_BYTES = 1 << 22
 _SILENT_MS = 20_000  # a host that acknowledges nothing for that long is lost
-# Connects to that host and port by a deadline; raises OSError. Used where dialling is impossible.
+# Connects to that host and port by a deadline, where dialling is impossible; raises OSError.
 Opener: TypeAlias = "Callable[[str, int, float], socket.socket]"
 
 

@@ -1,7 +1,7 @@
 """The line at which a task awaits, and the object that it awaits, in words.
 
-Runs in: a process with actors, on the receiving thread, beside the loop that runs the task. Reads
-suspended frames; runs no user code: no repr, no property.
+Runs in: a process with actors, on the receiving thread, beside the loop that runs the task. The
+code reads suspended frames and runs no user code: no repr, no property.
 
 Each coroutine refers to the object that it awaits, and the last object is a future. The user's
 coroutines come first. The first coroutine of a library, or the future, names the awaited object. An

@@ -1,7 +1,7 @@
 """The object that the thread of an actor blocks on, in words.
 
-Runs in: a process with actors, on the receiving thread, beside the blocked thread. Reads its
-frames; runs no user code: no repr, no property.
+Runs in: a process with actors, on the receiving thread, beside the blocked thread. The code
+reads its frames and runs no user code: no repr, no property.
 
 The runtime knows the future that a thread waits for. Otherwise the innermost frame tells: that of
 the runtime's `time.sleep`, or one of a module of the standard library that waits. The library's

@@ -1,7 +1,7 @@
 """The endpoints of this process that wait, the object of each wait, and the calls queued behind.
 
-Runs in: a proc, on the receiving thread, beside the code of its actors. Runs no user code. Loaded
-with the first request for stacks.
+Runs in: a proc, on the receiving thread, beside the code of its actors. No user code runs. The
+first request for stacks loads this module.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ class Bulk:
     def connector(self, site: str, deadline: float) -> tuple[Connector, bytes]:
         """A connector to the gateway of a site, and the incarnation of that gateway.
 
-        Blocks, so it must not run on the gateway's thread.
+        The call blocks, so it must not run on the gateway's thread.
 
         Raises:
             OSError, Broken: the gateway is out of reach or gave no address.
@@ -283,7 +283,7 @@ class _Site:
     # --- on the gateway's thread ------------------------------------------------------------------
 
     def why_not(self) -> str:
-        """Why it is down, or nothing. Starts a new attempt if the pause has passed."""
+        """Why it is down, or nothing. A call after the pause starts a new attempt."""
         with self._turn:
             if self._why and time.monotonic() >= self._again_at and not self._closed:
                 self._again_at = float("inf")

@@ -95,7 +95,7 @@ class _Stage(msgspec.Struct, frozen=True):
 class StateDictReader:
     """A planned pull, for repeated use: which parts of which publishers go to which tensors.
 
-    Takes the arguments of `get_state_dict`, and raises the errors that it raises at the call.
+    The constructor takes the arguments of `get_state_dict`, and raises the same errors at the call.
     """
 
     def __init__(

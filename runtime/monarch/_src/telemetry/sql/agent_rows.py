@@ -1,6 +1,6 @@
 """Rows that a host agent has: its host, its ranks, its meshes, the lines that ranks have written.
 
-Runs in: the host agent, on its one thread. Reads its state; changes nothing.
+Runs in: the host agent, on its one thread. The functions read its state and change nothing.
 """
 
 from __future__ import annotations

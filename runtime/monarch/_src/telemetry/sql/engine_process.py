@@ -1,7 +1,7 @@
 """The process of the query engine: DuckDB has its own, with bounded memory.
 
 Runs in: the client, rank or command that queries, on the calling thread; `main` in the process of
-the engine. Starts with the first query, and is kept for the next ones.
+the engine. The engine starts with the first query, and is kept for the next ones.
 Owns: the process, one for each query that runs and at most one between them.
 Invariants: a process that has not answered is killed, whatever it computes: DuckDB and Python's
 conversions heed neither an interrupt nor a time-out everywhere, nor a memory limit. So an interrupt

@@ -63,14 +63,14 @@ class QueryResult:
 
     @property
     def missing_lines(self) -> list[str]:
-        """What is missing, for people: a line for each table and reason."""
+        """The missing parts, for people: a line for each table and reason."""
         return missing_lines(self.missing)
 
     def csv(self) -> str:
         """The rows as CSV, below a line with the names of the columns.
 
-        NULL is an empty field, and an empty text is `""`. What is no number or text is written as
-        in JSON.
+        NULL is an empty field, and an empty text is `""`. Values other than numbers and texts are
+        written as in JSON.
         """
         return csv_text(self.columns, self.rows)
 
@@ -245,8 +245,8 @@ _QUOTED = frozenset(',"\r\n')
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A line of names, and a line for each row.
 
-    NULL is an empty field, and an empty text is `""`. What is no number or text is written as in
-    JSON: true, 2026-01-02T03:04:05, "[1, null]".
+    NULL is an empty field, and an empty text is `""`. Values other than numbers and texts are
+    written as in JSON: true, 2026-01-02T03:04:05, "[1, null]".
     """
     lines = [",".join(map(_quoted, columns))]
     lines += [",".join(map(_field, row)) for row in rows]

@@ -35,7 +35,7 @@ class RestartRule(msgspec.Struct, frozen=True):
 
 
 class Imports(msgspec.Struct, frozen=True):
-    """What a client has imported of the libraries that procs are forked with.
+    """The modules that a client has imported of the libraries that procs are forked with.
 
     `modules` are in the order in which the client imported them. Its program names those in
     `needed`, a part of `modules`: a mesh waits until they are imported. `env` has the client's

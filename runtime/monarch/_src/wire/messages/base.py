@@ -1,4 +1,4 @@
-"""What all messages have in common, and the two that begin a link."""
+"""The base of all messages, and the two that begin a link."""
 
 from typing import ClassVar
 

@@ -53,8 +53,8 @@ class CastTree(Message, tag=107):
 class TreeDone(Message, tag=108):
     """The range whose head is at `place` is done with a cast, except the parts below `missing`.
 
-    Goes to the agent that relayed the cast, and finally to its sender. `call` and `runs`: as in
-    Answers.
+    The message goes to the agent that relayed the cast, and finally to its sender. `call` and
+    `runs`: as in Answers.
     """
 
     carries_payload: ClassVar[bool] = True

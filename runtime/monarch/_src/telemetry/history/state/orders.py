@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Kept(NamedTuple):
-    """What a process keeps.
+    """The history that a process keeps.
 
     The time for which it keeps history, in seconds (0: none), the number of rows, and whether
     torch's profiler runs there.

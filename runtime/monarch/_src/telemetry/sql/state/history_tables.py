@@ -129,7 +129,7 @@ EVENTS = Table(
 )  # fmt: skip
 
 TORCH_EVENTS = Table(
-    "torch_events", "What torch's profiler saw during a profile with `torch=True`: the history.",
+    "torch_events", "Events of torch's profiler during a profile with `torch=True`: the history.",
     Source.PROCESSES, PLACE,
     (
         Column("timestamp_us", "BIGINT", "when it began"),
