@@ -1,4 +1,6 @@
-"""Checks of names and reasons that users pass: a message that holds another type is dropped.
+"""Checks of names and reasons that users pass, and of meshes that they end.
+
+A message that holds another type is dropped.
 
 No I/O.
 """
@@ -20,3 +22,11 @@ def reason_text(reason: object, default: str) -> str:
     if isinstance(reason, str):
         return reason
     raise TypeError(f"reason={reason!r}: give text, or None")
+
+
+def check_may_end(verb: str, name: str, *, owned: bool, whole: bool) -> None:
+    """Raise ValueError unless this process may end a mesh. `verb`: "stop" or "kill"."""
+    if not owned:
+        raise ValueError(f"{name!r} was spawned elsewhere; only its owner may {verb} it")
+    if not whole:
+        raise ValueError(f"{verb} the whole mesh {name!r}, not a slice of it")

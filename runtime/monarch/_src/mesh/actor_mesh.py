@@ -16,7 +16,7 @@ from typing import Any, cast
 from monarch._src.actor.call.call import Endpoint, send_call
 from monarch._src.actor.call.responses import OneCall
 from monarch._src.actor.call.send import PlainMethod
-from monarch._src.actor.checked_names import reason_text
+from monarch._src.actor.checked_names import check_may_end, reason_text
 from monarch._src.actor.endpoint import Actor, ActorClass, actor_class, reserve
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
@@ -221,10 +221,8 @@ class ActorMesh(MeshTrait):
             SupervisionError: this process no longer holds the session of the mesh.
         """
         actors = self._actors
-        if not actors.owned:
-            raise ValueError(f"{actors.name!r} was spawned elsewhere; only its owner may stop it")
-        if len(self._region) != len(actors.region):
-            raise ValueError(f"stop the whole mesh {actors.name!r}, not a slice of it")
+        whole = len(self._region) == len(actors.region)
+        check_may_end("stop", actors.name, owned=actors.owned, whole=whole)
         reason = reason_text(reason, "stopped by client")
         check_in_reach(self._runtime.known.dead(actors.procs.uid))
         return self._stop(reason, settings().cleanup_s)

@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from monarch._src.actor.checked_names import name_text, reason_text
+from monarch._src.actor.checked_names import check_may_end, name_text, reason_text
 from monarch._src.actor.context import origin_now
 from monarch._src.actor.endpoint import Actor, actor_class
 from monarch._src.actor.future import Future
@@ -438,10 +438,7 @@ class ProcMesh(SpawnsActors, MapsItems, HasNamespace, ChoosesOutput, HasProcessG
             SupervisionError: this process no longer holds the session of the mesh.
         """
         procs = self._procs
-        if not procs.owned:
-            raise ValueError(f"{self.name!r} was spawned elsewhere; only its owner may stop it")
-        if self.is_slice:
-            raise ValueError(f"stop the whole mesh {self.name!r}, not a slice of it")
+        check_may_end("stop", self.name, owned=procs.owned, whole=not self.is_slice)
         reason = reason_text(reason, "stopped by client")
         check_in_reach(self._runtime.known.dead(procs.ref.uid))
         return self._stop(reason, procs.cleanup_s)
@@ -452,10 +449,7 @@ class ProcMesh(SpawnsActors, MapsItems, HasNamespace, ChoosesOutput, HasProcessG
         The call may follow `stop`, when that takes too long. It raises as `stop` does.
         """
         procs = self._procs
-        if not procs.owned:
-            raise ValueError(f"{self.name!r} was spawned elsewhere; only its owner may kill it")
-        if self.is_slice:
-            raise ValueError(f"kill the whole mesh {self.name!r}, not a slice of it")
+        check_may_end("kill", self.name, owned=procs.owned, whole=not self.is_slice)
         return self._stop(reason_text(reason, "killed by client"), 0.0)
 
     def _stop(self, reason: str, grace: float) -> Future[None]:

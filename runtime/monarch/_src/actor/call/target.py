@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from typing import Protocol, cast
 
 from monarch._src.actor.refs import ProcsRef
-from monarch._src.actor.state.calls import PendingCall
+from monarch._src.actor.state.calls import CalledActors, PendingCall
 from monarch._src.failures.report import RankFailure
 from monarch._src.shape import Region
 
 
-class Target(Protocol):
+class Target(CalledActors, Protocol):
     """The actors of a mesh, or of a slice of one.
 
     `failures_in` includes the failures that were reported to the mesh's owner.
@@ -22,12 +22,6 @@ class Target(Protocol):
 
     @property
     def procs(self) -> ProcsRef: ...
-    @property
-    def uid(self) -> int: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def class_name(self) -> str: ...
     @property
     def region(self) -> Region: ...
     def check_usable(self) -> None: ...

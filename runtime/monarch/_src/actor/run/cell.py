@@ -417,10 +417,14 @@ class ActorCell:
 
     def stopped_failure(self, reason: str) -> RankFailure:
         """The failure that callers of a stopped actor receive."""
+        return self.failure_of_kind("stopped", reason)
+
+    def failure_of_kind(self, kind: FailureKind, message: str) -> RankFailure:
+        """A failure of this actor that is no error of its code."""
         spec = self.spec
         return RankFailure(
             spec.mesh_name, self.rank, self.point, spec.class_name, None,
-            self.runtime.host, os.getpid(), "stopped", "", reason,
+            self.runtime.host, os.getpid(), kind, "", message,
         )  # fmt: skip
 
     def _report_to_owner(self, failure: RankFailure) -> None:

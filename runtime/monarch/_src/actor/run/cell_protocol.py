@@ -50,6 +50,10 @@ class Cell(Protocol):
         """The failure that stands for an error of this actor's code."""
         ...
 
+    def failure_of_kind(self, kind: FailureKind, message: str) -> RankFailure:
+        """A failure of this actor that is no error of its code."""
+        ...
+
     def fail(self, failure: RankFailure, cause: BaseException, *, cleans: bool = True) -> None:
         """The actor has failed. Any thread."""
         ...

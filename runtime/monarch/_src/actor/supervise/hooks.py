@@ -7,7 +7,6 @@ called at *safe points*: between two messages, at an `await` of an async actor, 
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -104,19 +103,15 @@ class Supervision:
             return
         else:
             has_hook = hasattr(cell.instance_object, "__supervise__")
-            said = f"its __supervise__ returned {answer!r:.80}" if has_hook else ""
-            failure = self._not_handled(said or "it has no __supervise__")
+            why = (
+                f"its __supervise__ returned {answer!r:.80}"
+                if has_hook
+                else "it has no __supervise__"
+            )
+            failure = cell.failure_of_kind("not handled", why)
             cause = None
         failure = _with_causes(failure, fault.failures)
         cell.fail(failure, cause or SupervisionError(failures=[failure]))
-
-    def _not_handled(self, why: str) -> RankFailure:
-        cell = self._cell
-        spec = cell.spec
-        return RankFailure(
-            spec.mesh_name, cell.rank, cell.point, spec.class_name, None,
-            cell.runtime.host, os.getpid(), "not handled", "", why,
-        )  # fmt: skip
 
     # --- undeliverable messages ------------------------------------------------------------------
 
@@ -141,7 +136,8 @@ class Supervision:
         elif answer or (message.failure.causes and message.receiver in cell.supervisor.meshes):
             return
         else:
-            failure, cause = self._not_handled("it does not handle undeliverable messages"), None
+            why = "it does not handle undeliverable messages"
+            failure, cause = cell.failure_of_kind("not handled", why), None
         failure = _with_causes(failure, (message.failure,))
         cell.fail(failure, cause or SupervisionError(failures=[failure]))
 
