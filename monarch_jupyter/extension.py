@@ -40,14 +40,13 @@ from monarch_jupyter.magics.nested_asyncio import nested_asyncio
 from monarch_jupyter.magics.update import StaleClasses
 from monarch_jupyter.magics.value_grid import followed_variables
 from monarch_jupyter.page.comms import PanelLink
-from monarch_jupyter.page.kernel_status import KernelStatus
+from monarch_jupyter.page.kernel_status import KernelStatus, ShellReplies
 from monarch_jupyter.page.shared import (
     close_publisher,
     close_request_handler,
     shared_publisher,
     shared_request_handler,
 )
-from monarch_jupyter.page.shell_replies import ShellReplies
 from monarch_jupyter.rendering.cell_names import share_cell_names
 from monarch_jupyter.rendering.formatters import Formatters
 

@@ -1,22 +1,25 @@
-"""Make a mesh of processes, on this machine or on the hosts of a job."""
+"""Make a mesh of processes, on this machine or on the hosts of a job, or spawn one again."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 
 from monarch import observe
 from monarch.actor import ProcMesh, this_host
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.meshes.job_hosts import hosts_of
 from monarch_jupyter.meshes.kept_sessions import keep_mesh, session_name
+from monarch_jupyter.meshes.registry import as_spawned, find_mesh
 from monarch_jupyter.meshes.spawn_requests import (
     SpawnRequest,
     check_dims,
     check_name,
     remember_request,
+    request_of,
     split_job,
 )
+from monarch_jupyter.rendering.units import count
 
 
 def spawn(
@@ -113,3 +116,47 @@ def _check_module(module: str) -> None:
         raise CommandError(
             f"--preload {module}: no module {top} is installed; pip install it first"
         )
+
+
+def restart(mesh: ProcMesh, namespace: MutableMapping[str, object]) -> str:
+    """End a mesh and spawn it again; return one line about the result.
+
+    Variables of the notebook that hold the whole mesh hold the new one. Its actors are gone, since
+    the kernel has neither their classes nor their arguments.
+
+    Raises:
+        CommandError: the mesh was not spawned by `%monarch spawn` or the side panel; it goes on.
+        SupervisionError: a new process didn't start.
+    """
+    request = request_of(mesh)
+    if request is None:
+        raise CommandError(
+            f"{mesh.name} was spawned by code, whose options this kernel does not know; stop it, "
+            "and run that cell again"
+        )
+    if request.keep:
+        raise CommandError(
+            f"{mesh.name} is kept, under a name that stays taken until it has ended: "
+            f"`%monarch stop {mesh.name}`, then spawn it again"
+        )
+    actors = mesh.actor_names
+    names = [name for name, value in list(namespace.items()) if _is_whole(value, mesh)]
+    mesh.stop("restarted from the notebook").get()
+    new = spawn_request(request)
+    for name in dict.fromkeys([*names, request.name]):
+        namespace[name] = new
+    gone = f"; spawn its actors again: {', '.join(actors)}" if actors else ""
+    return f"restarted {request.name}: {count(len(new), 'new process', 'new processes')}{gone}"
+
+
+def _is_whole(value: object, mesh: ProcMesh) -> bool:
+    return isinstance(value, ProcMesh) and value.uid == mesh.uid and len(value) == len(mesh)
+
+
+def restart_named(name: str, namespace: MutableMapping[str, object]) -> str:
+    """As `restart`, of the mesh of that name, whichever slice of it a variable holds.
+
+    Raises:
+        CommandError: there is no such mesh; as `restart` otherwise.
+    """
+    return restart(as_spawned(find_mesh(name, namespace)), namespace)

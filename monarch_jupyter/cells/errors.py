@@ -1,17 +1,20 @@
 """Shows errors of ranks and of the runtime in the cell that raised them.
 
 Runs in: the kernel's main thread, as IPython's exception handler. All other exceptions look as
-before, or go to the handler that was installed before.
+before, or go to the handler that was installed before. Texts get hints about the `None` that
+`broadcast` returns, and about magics.
 """
 
 from __future__ import annotations
 
 import asyncio
+import linecache
 import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -19,8 +22,8 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from monarch import frontend, observe
 from monarch.actor import ActorError, MeshStoppedError, RankFailure, SupervisionError
+from monarch.session import SessionError
 from monarch_jupyter.cells.advice import advice, has_ended
-from monarch_jupyter.cells.error_hints import with_hint, with_magics
 from monarch_jupyter.cells.tracebacks import (
     MACHINERY,
     RUNTIME,
@@ -312,3 +315,52 @@ def _calling_places(trace: TracebackType | None) -> Iterator[ProgramLine]:
         place = ProgramLine(frame.filename, frame.lineno or 0, frame.name, frame.line or "")
         if not place.is_own and not frame.filename.startswith(MACHINERY):
             yield place
+
+
+_OF_NONE = re.compile(
+    r"'NoneType' object (has no attribute|can't be awaited)|NoneType can't be (used|awaited)"
+)
+_BROADCAST = re.compile(r"\.broadcast\(")
+_HINT = ".broadcast(...) returns None; .call(...) returns a future of the answers"
+
+
+@contextmanager
+def with_hint(error: BaseException, trace: TracebackType | None) -> Generator[None]:
+    """Add a hint to the error's text while it is shown, if the line that raised it broadcasts."""
+    said = str(error)
+    if not (
+        isinstance(error, (AttributeError, TypeError))
+        and _OF_NONE.search(said)
+        and _BROADCAST.search(_last_line(trace))
+    ):
+        yield
+        return
+    args, error.args = error.args, (f"{said}; {_HINT}",)
+    try:
+        yield
+    finally:
+        error.args = args
+
+
+def _last_line(trace: TracebackType | None) -> str:
+    if trace is None:
+        return ""
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+
+
+_MAGICS = {"call detach() to release it": "`%monarch detach` releases it"}
+
+
+@contextmanager
+def with_magics(error: BaseException) -> Generator[None]:
+    """Name the magic in place of the function in an error of sessions, while it is shown."""
+    args, text = error.args, str(error)
+    for said, instead in _MAGICS.items():
+        if isinstance(error, SessionError) and said in text:
+            error.args = (text.replace(said, instead),)
+    try:
+        yield
+    finally:
+        error.args = args

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import MutableMapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+import monarch
+from monarch import frontend
 from monarch.actor import ProcMesh, ValueMesh
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.command import Command, Invocation
-from monarch_jupyter.magics.show_tensor import is_tensor, show_tensor
 from monarch_jupyter.magics.value_grid import followed_variables, value_grid
 from monarch_jupyter.meshes.registry import find_mesh, mesh_names
 from monarch_jupyter.page.shared import shared_publisher, shared_request_handler
+from monarch_jupyter.ranks.shard import summarize
+from monarch_jupyter.rendering.shards import ShardsView
 
 if TYPE_CHECKING:
     from monarch_jupyter.rendering.shards import ShardsView
@@ -68,3 +72,26 @@ COMMAND = Command(
     examples=("%monarch show workers", "%monarch show losses"),
     complete=_complete,
 )
+
+
+def is_tensor(value: object) -> bool:
+    """Whether a value is a tensor of a mesh. Does not import torch."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
+        return False
+    return isinstance(value, monarch.Tensor)
+
+
+def show_tensor(tensor: Any) -> ShardsView:
+    """Figures and a picture of the shard of each rank. Blocks until the ranks have answered.
+
+    Args:
+        tensor: a `monarch.Tensor`. Its ranks summarize it, so its elements do not travel.
+
+    Raises:
+        RemoteException: the operation that makes it has failed. SupervisionError: a rank is dead.
+    """
+    from monarch.tensors import remote
+
+    found = remote(summarize).call(tensor).get()
+    return ShardsView(repr(tensor).strip("<>"), found.values(), frontend.coordinates(found))

@@ -1,16 +1,19 @@
-"""`%monarch spawn`: make a mesh of processes, on this machine or on the hosts of a job."""
+"""`%monarch spawn` and `%monarch restart`: make a mesh of processes, or make it again."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import MutableMapping, Sequence
 
 from monarch.actor import ProcMesh
-from monarch_jupyter.actions.spawn import check_free, spawn_request
+from monarch_jupyter.actions.spawn import check_free, restart_named, spawn_request
+from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.arguments import Option
 from monarch_jupyter.magics.command import Command, Invocation
 from monarch_jupyter.magics.spawn_request import (
     parse_spawn,
 )
+from monarch_jupyter.meshes.registry import complete_meshes, no_name
 
 
 def _run(invocation: Invocation) -> ProcMesh:
@@ -53,4 +56,23 @@ COMMAND = Command(
         "%monarch spawn workers gpus=8 --job training",
     ),
     complete=_complete,
+)
+
+
+def _run_restart(invocation: Invocation) -> None:
+    names = invocation.arguments.positionals
+    if not names:
+        raise no_name("restart", "the name of a mesh")
+    name, *more = names
+    if more:
+        raise CommandError("restart takes one mesh at a time")
+    sys.stdout.write(f"{restart_named(name, invocation.namespace)}\n")
+
+
+RESTART = Command(
+    name="restart",
+    usage="restart NAME",
+    summary="end a mesh, and spawn it again with the options of its first spawn",
+    run=_run_restart,
+    complete=complete_meshes,
 )

@@ -1,4 +1,4 @@
-"""Keeps a kernel busy on the page until its cell ends, though it answers pages meanwhile.
+"""Corrects the status of a kernel on the page, and replies that ipykernel leaves unread.
 
 JupyterLab and its server take the newest status message for the state of the kernel. A kernel with
 subshells sends an `idle` of its own for each message of a widget or the panel that it handles while
@@ -6,6 +6,10 @@ a cell runs, so the page shows an idle kernel. Both leave out statuses whose par
 few types (`untracked_message_types` of the server). So statuses of messages that a subshell or the
 control thread handles are sent with such a type. Their message ids stay, by which pages tell that a
 message is done with.
+
+Before 7.4 ipykernel reads requests with a stream and writes replies past it, to the stream's
+socket. A request that comes during such a write does not wake the stream (ipykernel issue 1554).
+The kernel is then idle, and the request waits until another client connects. 7.4 needs Python 3.11.
 
 Runs in: the kernel, on the thread that handles the message.
 """
@@ -52,3 +56,25 @@ def relabelled(parent: Mapping[str, Any]) -> Mapping[str, Any]:
     if not header or header.get("msg_type") in _OWN_STATUS:
         return parent
     return {**parent, "header": {**header, "msg_type": UNTRACKED}, "msg_type": UNTRACKED}
+
+
+class ShellReplies:
+    """Sends the kernel's replies through its stream, as ipykernel does from 7.4 on."""
+
+    def __init__(self, kernel: Any) -> None:
+        self._stream = kernel.shell_stream
+        thread = getattr(kernel, "shell_channel_thread", None)
+        self._manager = None if thread is None else thread.manager
+        self._socket: object = None
+
+    def install(self) -> None:
+        """Replace the socket for replies by the stream, where this ipykernel has one."""
+        self._socket = getattr(self._manager, "_shell_socket", None)
+        if self._socket is not None:
+            setattr(self._manager, "_shell_socket", self._stream)  # noqa: B010
+
+    def restore(self) -> None:
+        """Undo `install`. Idempotent."""
+        if self._socket is not None:
+            setattr(self._manager, "_shell_socket", self._socket)  # noqa: B010
+            self._socket = None

@@ -20,8 +20,7 @@ from monarch.actor import ProcMesh
 from monarch.debug import DebugError
 from monarch.frontend import endpoint_text, name_point, name_ranks
 from monarch_jupyter.actions.attach import attach, bind
-from monarch_jupyter.actions.restart import restart
-from monarch_jupyter.actions.spawn import check_free, spawn
+from monarch_jupyter.actions.spawn import check_free, restart, spawn
 from monarch_jupyter.actions.stacks import stacks
 from monarch_jupyter.debugger.consoles import Consoles, resume
 from monarch_jupyter.errors import CommandError, one_line

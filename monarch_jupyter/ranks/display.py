@@ -3,16 +3,18 @@
 Runs in: procs; imported there, so it imports neither Jupyter nor the libraries of values. Owns: the
 route of this process's displays; a `Route` travels with each actor and bootstrap function, and the
 last one counts. Invariants: a bundle is text and base64, so the notebook needs neither the class
-nor its library. A display never fails because the notebook is gone.
+nor its library. A display never fails because the notebook is gone. An
+ipywidget of a rank is shown as plain HTML of its state, since its model is out of reach of a page.
 """
 
 from __future__ import annotations
 
 import base64
 import builtins
+import html
 import io
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -20,7 +22,6 @@ from types import ModuleType
 from typing import Any, cast
 
 from monarch.actor import Actor, Point, Port, ProcMesh, context
-from monarch_jupyter.ranks.widgets import is_widget, widget_html
 
 Bundle = dict[str, str]
 """By mime type: text, or base64 of an image."""
@@ -184,3 +185,51 @@ def take_open_figures() -> list[Bundle]:
     found = [bundle_of(plots.figure(number)) for number in plots.get_fignums()]
     plots.close("all")
     return found
+
+
+def is_widget(value: object) -> bool:
+    """Whether it is a widget of ipywidgets that shows something."""
+    widgets = sys.modules.get("ipywidgets")
+    return widgets is not None and isinstance(value, widgets.DOMWidget)
+
+
+def widget_html(widget: Any) -> str:
+    """A widget and its children as HTML."""
+    kind = {base.__name__ for base in type(widget).__mro__}
+    if "Box" in kind:
+        along = "row" if "HBox" in kind else "column"
+        titles = cast("Iterable[str]", getattr(widget, "titles", ()) or ())
+        parts = [widget_html(child) for child in widget.children if child is not None]
+        named = list(titles) + [""] * (len(parts) - len(list(titles)))
+        inside = "".join(
+            (f"<div><strong>{html.escape(name)}</strong></div>" if name else "")
+            + f"<div>{part}</div>"
+            for name, part in zip(named, parts, strict=False)
+        )
+        return f'<div style="display: flex; flex-direction: {along}; gap: 0.4em">{inside}</div>'
+    if "HTML" in kind:
+        return f"<span>{_described(widget)}{widget.value}</span>"
+    if "Image" in kind and isinstance(widget.value, bytes):
+        data = base64.b64encode(widget.value).decode()
+        return f'<img src="data:image/{html.escape(widget.format)};base64,{data}">'
+    if kind & {"_IntProgress", "IntProgress", "FloatProgress", "_FloatProgress"}:
+        part, whole = widget.value - widget.min, widget.max - widget.min
+        share = f"{part / whole:.0%}" if whole else ""
+        said = f"{widget.value:g} of {widget.max:g}"
+        bar = f'<progress value="{part:g}" max="{whole:g}"></progress>'
+        return f"<span>{_described(widget)}{bar} {share} ({said})</span>"
+    if "Output" in kind:
+        texts = [str(one.get("text", "")) for one in widget.outputs]
+        return f"<pre>{html.escape(''.join(texts))}</pre>"
+    if "Button" in kind:
+        return f"<span>[{html.escape(str(widget.description))}]</span>"
+    value = getattr(widget, "value", None)
+    if value is None:
+        return f"<code>{html.escape(repr(widget))}</code>"
+    shown = value if isinstance(value, str) else repr(value)
+    return f"<span>{_described(widget)}<code>{html.escape(shown)}</code></span>"
+
+
+def _described(widget: Any) -> str:
+    said = str(getattr(widget, "description", "") or "")
+    return f"{html.escape(said)}: " if said else ""

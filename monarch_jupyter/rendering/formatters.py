@@ -35,7 +35,6 @@ from monarch.session import AttachedSession
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.breakpoints import waiting_html, waiting_text
 from monarch_jupyter.rendering.failures import failures_html, failures_text
-from monarch_jupyter.rendering.flame import flame_html, flame_text
 from monarch_jupyter.rendering.futures import future_html, future_text
 from monarch_jupyter.rendering.html import Html
 from monarch_jupyter.rendering.meshes import mesh_html, mesh_text
@@ -48,7 +47,7 @@ from monarch_jupyter.rendering.records import (
     record_text,
 )
 from monarch_jupyter.rendering.source_lines import CellNames
-from monarch_jupyter.rendering.stacks import stacks_html, stacks_text
+from monarch_jupyter.rendering.stacks import flame_html, flame_text, stacks_html, stacks_text
 from monarch_jupyter.rendering.tables import profile_html, profile_text, query_html, query_text
 from monarch_jupyter.rendering.telemetry import measured_html, measured_text
 from monarch_jupyter.rendering.units import extent_text

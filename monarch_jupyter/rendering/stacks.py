@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from monarch.frontend import name_ranks
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html
-from monarch_jupyter.rendering.source_lines import CellNames, ProgramLine, place_lines
+from monarch_jupyter.rendering.source_lines import CellNames, ProgramLine, file_text, place_lines
 from monarch_jupyter.rendering.units import count, duration
 
 if TYPE_CHECKING:
-    from monarch.observe import MeshStacks, StackGroup, Stacks, ThreadStack
+    from monarch.observe import FlameGraph, MeshStacks, StackGroup, Stacks, ThreadStack
 
 NO_RANKS = "no ranks to look into; make some with `%monarch spawn workers gpus=8`"
 
@@ -99,3 +99,29 @@ def _thread_lines(
     if thread.waits or thread.awaits:
         lines.append(f"waits for {thread.awaits or 'an answer'}{_time_text(waited_s)}")
     return lines
+
+
+WIDTH = 1000
+
+
+def flame_text(graph: FlameGraph, cell_names: CellNames) -> str:
+    """The functions with the most samples of their own, a line each."""
+    return graph.text(lambda path: _name(path, cell_names))
+
+
+def flame_html(graph: FlameGraph, cell_names: CellNames) -> Html:
+    """The picture; the same functions are one click away."""
+    text = flame_text(graph, cell_names)
+    if not graph.samples:
+        return html.card(html.block(text))
+    head, _, rows = text.partition("\n")
+    picture = graph.svg(WIDTH, lambda path: _name(path, cell_names))
+    return html.card(
+        html.element("div", head),
+        html.element("div", Html(picture), style="overflow-x: auto"),
+        html.details("The functions with the most samples", html.block(rows)),
+    )
+
+
+def _name(path: str, cell_names: CellNames) -> str:
+    return file_text(path, cell_names).removeprefix("File ").rpartition("/")[2]

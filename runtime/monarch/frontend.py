@@ -21,10 +21,8 @@ from monarch._src.observe.meshes import (
     number_calls,
     starting,
 )
-from monarch._src.observe.open_calls import newest_call
-from monarch._src.observe.paused_waits import is_waiting, owing_answers
-from monarch._src.shape.coordinates import Coordinates
-from monarch._src.shape.rank_names import name_indices, name_point, name_ranks
+from monarch._src.observe.open_calls import is_waiting, newest_call, owing_answers
+from monarch._src.shape.coordinates import Coordinates, name_indices, name_point, name_ranks
 from monarch.actor import context as _context  # registers this process as a client
 
 del _context

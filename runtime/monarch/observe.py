@@ -41,14 +41,15 @@ from monarch._src.observe.meshes import (
 )
 from monarch._src.observe.open_calls import (
     OpenCall,
+    OpenPull,
     call_of,
     cancel_calls,
     cancel_on,
     interrupt_procs,
     kill_procs,
     open_calls,
+    open_pulls,
 )
-from monarch._src.observe.open_pulls import OpenPull, open_pulls
 from monarch._src.observe.stacks.query import (
     MeshStacks,
     StackFrame,
@@ -61,8 +62,7 @@ from monarch._src.observe.timeline.query import CallRecord, Timeline, timeline
 from monarch._src.telemetry.endpoint_rows import EndpointMetrics, Metrics, MissingProcess, metrics
 from monarch._src.telemetry.history.record import record
 from monarch._src.telemetry.perfetto.profile import Profile, profile, profile_at
-from monarch._src.telemetry.perfetto.state.summary import ProfileLine
-from monarch._src.telemetry.perfetto.state.summary_table import ProfileTable
+from monarch._src.telemetry.perfetto.state.summary import ProfileLine, ProfileTable
 from monarch._src.telemetry.program_rows import InstrumentMetrics, Process, SpanMetrics
 from monarch._src.telemetry.replay.file import query_file
 from monarch._src.telemetry.replay.record import Recording, record_to

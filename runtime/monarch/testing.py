@@ -11,8 +11,8 @@ with faults.stopped(procs.slice(gpus=2)):
 from monarch._src.errors import MessageLostError
 from monarch._src.events import FaultInjected
 from monarch._src.testing import faults
+from monarch._src.testing.faults import PlannedFault
 from monarch._src.testing.mocks import patch_actor, patch_tensor_engine
-from monarch._src.testing.plan import PlannedFault
 from monarch.actor import context as _context  # registers this process as a client
 
 del _context

@@ -18,8 +18,8 @@ from typing import Any
 
 from monarch._src.actor.endpoint import actor_class
 from monarch._src.actor.refs import ProcsRef
-from monarch._src.actor.run import actor_thread
 from monarch._src.actor.run.cell import ActorCell
+from monarch._src.actor.run.local_actors import run_actor
 from monarch._src.actor.runtime import Runtime, set_runtime
 from monarch._src.actor.serialize import pack_value
 from monarch._src.host.status_board import Board, Slot
@@ -151,7 +151,7 @@ def called(folder: str, ref: ProcsRef) -> dict[str, float]:
     spec = SpawnActor(ACTOR, "counter", "Counter", MESH, ref.name, 0, ["gpus"], [RANKS], "client-1")
     worker = run.cells[ACTOR] = ActorCell(run, spec, pack_value((Counter, (), {}), 2))
     try:
-        actor_thread.run(worker)
+        run_actor(worker)
     except Enough:
         pass
     return {"callee": 1e6 * best}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from monarch.observe import MissingRows, QueryResult
-from monarch_jupyter.magics.sql_completion import complete_sql
+from monarch_jupyter.magics.completion import complete_sql
 from monarch_jupyter.rendering.tables import query_html
 from tests.notebook.kernel import Kernel
 

@@ -19,8 +19,8 @@ import jsonschema
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from monarch._src.admin.actions import ActionRefusedError, kill_proc
 from monarch._src.admin.cluster_reader import find_live
+from monarch._src.admin.handlers import ActionRefusedError, kill_proc
 from monarch._src.admin.state.cursors import Cursor, encode
 from monarch.actor import ProcMesh, this_host
 from tests.conftest import Faults

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from monarch._src.actor.serialize import keep_sources, source_of
-from monarch._src.actor.source_lines import SourceLines
+from monarch._src.actor.serialize import SourceLines, keep_sources, source_of
 
 NAME = "/nowhere/cell.py"
 TEXT = '''import os

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from monarch._src.payload import parallel_copy
+from monarch._src.payload import receiver
 from monarch._src.wire import raw_memory
 
 SHARED = 3 << 21
@@ -18,9 +18,9 @@ SIZES = [1, 4096, SHARED - 1, SHARED, SHARED + 1, 2 * SHARED + 12_345]
 
 @pytest.fixture(autouse=True)
 def helped_with_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel_copy, "SHARED", SHARED)
+    monkeypatch.setattr(receiver, "SHARED", SHARED)
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    monkeypatch.setattr(raw_memory, "_copy", parallel_copy.copy)
+    monkeypatch.setattr(raw_memory, "_copy", receiver.copy_in_parallel)
 
 
 def unlike(size: int) -> memoryview:

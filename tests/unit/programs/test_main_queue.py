@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from monarch._src.programs.main_queue import MainQueue
+from monarch._src.programs.proc import MainQueue
 
 
 @dataclass(eq=False)

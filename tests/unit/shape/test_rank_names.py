@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._src.shape.rank_names import name_indices, name_point, name_ranks
+from monarch._src.shape.coordinates import name_indices, name_point, name_ranks
 
 BOX = [{"hosts": h, "gpus": g} for h in range(2) for g in range(4)]
 

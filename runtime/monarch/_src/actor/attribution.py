@@ -1,4 +1,4 @@
-"""Find the actor and endpoint, or the client, to which a measurement belongs.
+"""Find the actor and endpoint, or the client, of a measurement; remember transfers as spans.
 
 Runs in: any process, any thread. A measurement starts no session, so a program without meshes may
 measure too.
@@ -6,9 +6,13 @@ measure too.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
+from time import monotonic_ns
 from typing import NamedTuple
 
 from monarch._src.actor.context import Context, current, runtime_if_loaded
+from monarch._src.actor.state.history import HISTORY
 
 
 class Attribution(NamedTuple):
@@ -46,3 +50,21 @@ def _outside() -> Attribution:
     if run.proc_ref is not None:
         return Attribution(run.proc_ref.uid, run.proc_ref.name, "", "", "")
     return CLIENT if run.client_ref is None else CLIENT._replace(mesh=run.client_ref.uid)
+
+
+TRANSFERS_TRACK = "transfers"
+"""The name under which the history of a process has them."""
+
+
+@contextmanager
+def transfer_span(name: str) -> Generator[None]:
+    """Remember the block as a transfer, if this process keeps history."""
+    if HISTORY.spans is None:
+        yield
+        return
+    place, begun_ns, failed = current_attribution(), monotonic_ns(), True
+    try:
+        yield
+        failed = False
+    finally:
+        HISTORY.add_span(name, place, begun_ns, monotonic_ns(), TRANSFERS_TRACK, failed=failed)

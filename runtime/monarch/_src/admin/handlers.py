@@ -1,18 +1,21 @@
 """The answers of the admin API: each function answers one operation, or refuses it.
 
-Runs in: the admin server, on worker threads. No function here knows HTTP beyond a status.
+Runs in: the admin server, on worker threads. No function here knows HTTP beyond a status. Signals
+reach processes of this user on this machine only. A process is signalled through a descriptor that
+was opened before the check that it belongs to the session, so a pid that was given to another
+process meanwhile is safe.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
-from monarch._src.admin import actions
-from monarch._src.admin.actions import ActionRefusedError
 from monarch._src.admin.cluster_reader import (
     ClusterReader,
     rows_of,
@@ -29,7 +32,9 @@ from monarch._src.errors import QueryError, QueryTimeoutError
 from monarch._src.net.observer import Question, ask_agents
 from monarch._src.observe.flame_graph.query import ANSWER_S as SAMPLES_S
 from monarch._src.observe.flame_graph.query import FlameGraph
+from monarch._src.session import reap
 from monarch._src.session.directories import Session
+from monarch._src.system import process_table
 from monarch._src.telemetry.sql.query import run_query
 from monarch._src.telemetry.sql.state.pushdown import Need
 from monarch._src.wire.messages import (
@@ -305,7 +310,7 @@ def stop(reader: ClusterReader, host: str) -> openapi.ActionAnswer:
     if session is None:
         raise Refusal(404, f"there is no node {reference}")
     try:
-        return openapi.ActionAnswer(list(actions.stop_session(session, STOP_S)))
+        return openapi.ActionAnswer(list(stop_session(session, STOP_S)))
     except ActionRefusedError as refused:
         raise Refusal(409, str(refused)) from None
 
@@ -320,7 +325,7 @@ def kill(reader: ClusterReader, proc: str) -> openapi.ActionAnswer:
     if properties.pid is None:
         raise Refusal(409, f"{reference} has no process")
     try:
-        actions.kill_proc(session, properties.pid)
+        kill_proc(session, properties.pid)
     except ActionRefusedError as refused:
         raise Refusal(409, str(refused)) from None
     return openapi.ActionAnswer([f"killed process {properties.pid} of {properties.proc_name}"])
@@ -329,3 +334,56 @@ def kill(reader: ClusterReader, proc: str) -> openapi.ActionAnswer:
 __all__ = [
     "Refusal", "config", "explained", "kill", "metrics", "node", "nodes", "query", "stacks", "stop",
 ]  # fmt: skip
+
+
+class ActionRefusedError(Exception):
+    """The server cannot carry out the action; the text has the reason."""
+
+
+def stop_session(session: Session, timeout_s: float) -> Sequence[str]:
+    """End a session as `monarch kill` does; returns a report of lines.
+
+    Raises:
+        ActionRefusedError: the session could not be ended.
+    """
+    outcome = reap.end([session], timeout_s)
+    if outcome.complaints:
+        raise ActionRefusedError("; ".join(outcome.complaints))
+    return outcome.done
+
+
+def kill_proc(session: Session, pid: int) -> None:
+    """Kill a process of a session with SIGKILL.
+
+    Raises:
+        ActionRefusedError: it has ended, or does not belong to the session.
+    """
+    agent = session.agent
+    if agent is None:
+        raise ActionRefusedError(f"the host agent of session {session.name} is gone")
+    descriptor = _open(pid)
+    try:
+        below = {one.pid for one in process_table.descendants(agent.pid)}
+        if pid not in below:
+            raise ActionRefusedError(f"process {pid} does not belong to session {session.name}")
+        if descriptor is None:
+            os.kill(pid, signal.SIGKILL)
+        else:
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    except ProcessLookupError:
+        raise ActionRefusedError(f"process {pid} has ended") from None
+    except PermissionError:
+        raise ActionRefusedError(f"process {pid} belongs to another user") from None
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _open(pid: int) -> int | None:
+    """A descriptor of the process; None where the system has none (macOS)."""
+    if not hasattr(os, "pidfd_open") or not hasattr(signal, "pidfd_send_signal"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise ActionRefusedError(f"process {pid} has ended") from None

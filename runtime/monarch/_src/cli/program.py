@@ -1,4 +1,7 @@
-"""The entry point of the `monarch` command. Imports a subcommand only when it runs."""
+"""The entry point of the `monarch` command, and its commands about this installation.
+
+A subcommand is imported only when it runs.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from monarch._src.cli.options import admin, debug, hosts, machine, sessions
+from monarch._src.cli.options import admin, debug, hosts, sessions
+from monarch._src.cli.options.common import Commands, add_command
 from monarch._src.version import VERSION
 
 
@@ -50,6 +54,54 @@ def parser_and_names() -> tuple[argparse.ArgumentParser, list[str]]:
     )
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for group in (sessions, admin, debug, hosts, machine):
+    for group in (sessions, admin, debug, hosts):
         group.add(commands)
+    _add_doctor(commands)
+    _add_skill(commands)
+    _add_version(commands)
     return parser, list(commands.choices)
+
+
+def _add_doctor(commands: Commands) -> None:
+    add_command(
+        commands,
+        "doctor",
+        _doctor,
+        help="check this machine and this installation, with remedies",
+        description="Check this machine and this installation. Exits with 1 if there is a problem.",
+    )
+
+
+def _add_skill(commands: Commands) -> None:
+    add_command(
+        commands,
+        "skill",
+        _skill,
+        help="print a guide for AI agents that look into running programs",
+        description="Print SKILL.md: how an AI agent finds out what a program does, why it hangs "
+        "and what failed, with commands and SQL.",
+    )
+
+
+def _add_version(commands: Commands) -> None:
+    add_command(commands, "version", _version, help="print the version")
+
+
+def _doctor(_arguments: argparse.Namespace) -> int:
+    from monarch._src.cli import doctor
+
+    return doctor.run()
+
+
+def _skill(_arguments: argparse.Namespace) -> int:
+    from monarch._src.admin.skill import skill_text
+
+    sys.stdout.write(skill_text())
+    return 0
+
+
+def _version(_arguments: argparse.Namespace) -> int:
+    from monarch._src.version import VERSION
+
+    print(VERSION)
+    return 0

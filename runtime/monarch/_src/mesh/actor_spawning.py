@@ -12,14 +12,14 @@ from typing import Any, TypeVar, cast
 from monarch._src.actor.checked_names import name_text
 from monarch._src.actor.context import current, origin_now
 from monarch._src.actor.endpoint import MAIN_THREAD, Actor, ActorClass, actor_class
-from monarch._src.actor.run.creators import creator_chain
+from monarch._src.actor.run.spawn_context import creator_chain
 from monarch._src.actor.runtime import Runtime
 from monarch._src.errors import SupervisionError
 from monarch._src.failures.endpoint_text import is_label
 from monarch._src.failures.report import RankFailure
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors, OwnedActors
 from monarch._src.mesh.constructor_payload import constructor_payload, extra_payloads
-from monarch._src.mesh.mocked_actors import mock_of
+from monarch._src.mesh.mock_registry import mock_of
 from monarch._src.mesh.procs import Procs
 from monarch._src.net.local.leader import FORKED
 from monarch._src.net.local.waitable import RuntimeEnded

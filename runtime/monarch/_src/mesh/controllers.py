@@ -21,7 +21,7 @@ from monarch._src.actor.serialize import pack_value
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors, CallTarget
 from monarch._src.mesh.client import session_for_client
 from monarch._src.mesh.constructor_payload import constructor_payload
-from monarch._src.mesh.mocked_actors import mock_of
+from monarch._src.mesh.mock_registry import mock_of
 from monarch._src.shape import Extent, Region
 from monarch._src.wire.messages import SpawnActor
 

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from monarch._src.actor.parts import parts
-from monarch._src.mesh.mocked_tensors import mocked_mesh
+from monarch._src.mesh.mock_registry import mocked_mesh
 from monarch._src.shape import MeshTrait
 
 if TYPE_CHECKING:

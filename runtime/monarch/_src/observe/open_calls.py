@@ -1,19 +1,25 @@
-"""The calls of this process that are not answered yet, and how to cancel them.
+"""The calls and weight pulls of this process that are under way, and how to cancel calls.
 
-Runs in: the client, any thread. A front end shows them as progress, and cancels those of a cell.
+Runs in: the client, any thread. A front end shows them as progress, with the paused ranks that the
+program waits for, and cancels the calls of a cell.
 """
 
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from monarch._src import events
 from monarch._src.actor.call.target import target_of
 from monarch._src.actor.future import Future
 from monarch._src.actor.runtime import Runtime, runtime, runtime_or_none
 from monarch._src.actor.state.calls import PendingCall
+from monarch._src.events import RankPaused
+from monarch._src.mesh.map.open_maps import open_maps
 from monarch._src.mesh.meshes import ProcMesh
 
 
@@ -157,3 +163,59 @@ def _described(call: PendingCall, running: Runtime) -> OpenCall:
         awaited=any(future.awaited for future in call.futures_of()),
         hands_on=call.number in running.calls.handed_on,
     )
+
+
+@dataclass(frozen=True)
+class OpenPull:
+    """One pull. `number` identifies it; `source` names the publisher.
+
+    `bytes_done` of `size` have arrived; a `size` of 0: the pull waits for a version.
+    """
+
+    number: int
+    source: str
+    bytes_done: int
+    size: int
+
+
+def open_pulls() -> list[OpenPull]:
+    """The running pulls of this process, oldest first."""
+    from monarch._src.rdma.weights.progress import pulls_under_way
+
+    return [
+        OpenPull(number, source, told.bytes_done, told.size)
+        for number, source, told in pulls_under_way()
+    ]
+
+
+_RUNTIME = str(Path(events.__file__).parent) + "/"
+
+
+def owing_answers(paused: Collection[RankPaused]) -> list[RankPaused]:
+    """Those of these paused ranks that owe an answer to a call, or to a map, that is awaited now.
+
+    A rank that owes nothing may hold up a call all the same; see `is_waiting`.
+    """
+    owing = {
+        (call.mesh_uid, tuple(point.items())) for call in _awaited_calls() for point in call.owing
+    }
+    return [one for one in paused if (one.uid, tuple(one.point.items())) in owing]
+
+
+def is_waiting(thread: int) -> bool:
+    """Whether that thread is inside this package, or a call or a map is awaited.
+
+    Such a wait may depend on any rank: a call on a peer that its endpoint calls, a collective on
+    each rank of its group, a port on its senders.
+    """
+    frame = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_RUNTIME):
+            return True
+        frame = frame.f_back
+    return bool(_awaited_calls())
+
+
+def _awaited_calls() -> list[OpenCall]:
+    of_maps = {number for one in open_maps() if one.awaited for number in one.calls}
+    return [call for call in open_calls() if call.awaited or call.number in of_maps]

@@ -13,18 +13,18 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from monarch._src.actor.context import origin_of_output
 from monarch._src.actor.hooks import ProcProgram
 from monarch._src.actor.refs import ProcsRef, client_ref
-from monarch._src.actor.run import actor_thread
 from monarch._src.actor.run.bootstrap import BootstrapRun
 from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.run.finalize import run_destructors
-from monarch._src.actor.run.local_actors import LocalActors
+from monarch._src.actor.run.local_actors import LocalActors, run_actor
 from monarch._src.actor.run.shared_loop import SharedLoop
 from monarch._src.actor.runtime import Runtime, set_runtime
 from monarch._src.actor.state.history import HISTORY
@@ -38,13 +38,12 @@ from monarch._src.host.spawn_spec import Boot
 from monarch._src.host.status_board import Slot
 from monarch._src.logs.line_origin import flush_all, mark_streams
 from monarch._src.logs.output_counters import WRITTEN
-from monarch._src.net.local.interrupt import install_permanent_handler
+from monarch._src.net.local.interrupt import GuardedLock, install_permanent_handler
 from monarch._src.net.local.signal_pipe import NotedSignals
 from monarch._src.net.local.waitable import Waitable
 from monarch._src.net.session_directory import address_of
 from monarch._src.pickling import main_names
 from monarch._src.programs import parts
-from monarch._src.programs.main_queue import MainQueue
 from monarch._src.system.interpreter_exit import join_threads, run_exit_functions
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.ids import AGENT, proc_node
@@ -157,7 +156,7 @@ class Program(ProcProgram):
         elif item.shares_main_thread:
             SharedLoop(self._take_shared, self._has_work, queue.on_ended).serve(item)
         else:
-            actor_thread.run(item)
+            run_actor(item)
             queue.on_ended(item)
 
     def _take_shared(self) -> ActorCell | None:
@@ -331,3 +330,67 @@ def main(program: Program, boot: Boot, lifeline: int) -> int:
         program.join_threads()
         run_exit_functions()
         run_destructors()
+
+
+class Item(Protocol):
+    """An actor, or the bootstrap function."""
+
+    @property
+    def finalized(self) -> bool:
+        """Whether its code has ended for good, though the main thread may not have left it."""
+        ...
+
+    @property
+    def shares_main_thread(self) -> bool:
+        """Whether it takes turns with other such items."""
+        ...
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether its code runs, or is about to."""
+        ...
+
+
+AnyItem = TypeVar("AnyItem", bound=Item)
+
+
+class MainQueue(Generic[AnyItem]):
+    """The items that have the main thread, and those that follow them at once."""
+
+    def __init__(self) -> None:
+        self._lock = GuardedLock()
+        self._waiting: deque[AnyItem] = deque()
+        self._given: list[AnyItem] = []  # those that have not ended, waiting ones included
+
+    def give(self, item: AnyItem) -> bool:
+        """Give an item to the main thread; False if it has to run elsewhere.
+
+        An item has the main thread to itself, unless it and all others there share that thread. It
+        joins those only while none of them is busy: it would wait for a call that may wait for it.
+
+        An actor tells its owner of its end before the main thread has left it. An item that comes
+        meanwhile waits for that moment, since no code of the actor holds it up.
+        """
+        with self._lock:
+            for other in self._given:
+                shares = item.shares_main_thread and other.shares_main_thread
+                if not other.finalized and (not shares or other.is_busy):
+                    return False
+            self._given.append(item)
+            self._waiting.append(item)
+            return True
+
+    def take(self) -> AnyItem | None:
+        """The next item to run; None if there is none."""
+        return self._waiting.popleft() if self._waiting else None
+
+    def take_shared(self) -> AnyItem | None:
+        """The next item, if it shares the main thread."""
+        if self._waiting and self._waiting[0].shares_main_thread:
+            return self._waiting.popleft()
+        return None
+
+    def on_ended(self, item: AnyItem) -> None:
+        """The main thread has left that item."""
+        with self._lock:
+            self._given = [one for one in self._given if one is not item]

@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import TypeAlias
 
-from monarch._src.actor.attribution import current_attribution
+from monarch._src.actor.attribution import TRANSFERS_TRACK, current_attribution
 from monarch._src.actor.state.history import HISTORY
-from monarch._src.actor.transfer_spans import TRACK
 from monarch._src.errors import (
     RDMAError,
     RDMAHandleError,
@@ -69,7 +68,12 @@ class Batch:
         begun_ns = monotonic_ns()
         error = self._move_all()
         HISTORY.add_span(
-            self._text(), self._place, begun_ns, monotonic_ns(), TRACK, failed=error is not None
+            self._text(),
+            self._place,
+            begun_ns,
+            monotonic_ns(),
+            TRANSFERS_TRACK,
+            failed=error is not None,
         )
         return error
 

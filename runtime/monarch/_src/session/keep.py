@@ -14,15 +14,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
+from monarch._src.actor.endpoint import ActorClass, actor_class
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef, agent_of, client_ref
 from monarch._src.actor.runtime import runtime_or_none
+from monarch._src.actor.serialize import unpack_value
 from monarch._src.config import settings
 from monarch._src.errors import SessionError
 from monarch._src.failures.report import RankFailure
 from monarch._src.mesh import client as own
 from monarch._src.mesh import owned_procs
-from monarch._src.mesh.actor_mesh import ActorMesh, OwnedActors, call_target_of
+from monarch._src.mesh.actor_mesh import ActorMesh, Actors, OwnedActors, call_target_of
 from monarch._src.mesh.agent_process import AgentProcess
 from monarch._src.mesh.client import (
     KEPT_AND_RESTARTED,
@@ -35,7 +37,6 @@ from monarch._src.mesh.owned_procs import OwnedProcs, proc_bootstrapped, proc_re
 from monarch._src.mesh.procs import Procs
 from monarch._src.net.peers import COMPARED
 from monarch._src.net.session_directory import address_of
-from monarch._src.session.attached_actors import InheritedActors
 from monarch._src.session.directories import Session as Found
 from monarch._src.session.names import check_free, check_name, find, names_locked
 from monarch._src.session.records import LONGEST_PROGRAM
@@ -487,3 +488,32 @@ def _release_kept(session: ClientSession) -> bool:
 
 own.release_kept = _release_kept
 owned_procs.on_kept_mesh_stopped = lambda: own.on_remote_mesh(None)
+
+
+class InheritedActors(Actors):
+    """Actors that another client has spawned. Their class is unpickled when it is first needed."""
+
+    def __init__(self, kept: KeptActors, payload: Payload, procs: ProcsRef, region: Region) -> None:
+        self.uid, self.name, self.class_name = kept.actor, kept.name, kept.class_name
+        self.procs, self.region = procs, region
+        self.owned, self.recorded = True, True
+        self.listed_in = None
+        self.stopped = None
+        self.failures = {f.rank: f for f in kept.failures}
+        self._payload = payload.own()
+        self._cls: ActorClass | None = None
+
+    @property
+    def cls(self) -> ActorClass:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The actor class."""
+        if self._cls is None:
+            try:
+                self._cls = actor_class(unpack_value(self._payload))
+            except Exception as error:
+                # Attribute lookup of an endpoint leads here, and may raise only this.
+                raise AttributeError(
+                    f"{self.class_name}, the class of the actor mesh {self.name!r}, cannot be "
+                    f"rebuilt in this process ({type(error).__name__}: {error}); make it "
+                    "importable here as it was where the mesh was made, and try again"
+                ) from error
+        return self._cls

@@ -11,9 +11,7 @@ from functools import wraps
 from typing import Any, Generic, TypeVar
 
 from monarch._src.actor.endpoint import Actor, actor_class
-from monarch._src.mesh.mock_registry import MockRegistry
-from monarch._src.mesh.mocked_actors import actor_mocks
-from monarch._src.mesh.mocked_tensors import Factory, mesh_factories
+from monarch._src.mesh.mock_registry import Factory, MockRegistry, actor_mocks, mesh_factories
 
 F = TypeVar("F", bound="Callable[..., Any]")
 T = TypeVar("T")

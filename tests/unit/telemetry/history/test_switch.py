@@ -10,13 +10,13 @@ from collections.abc import Iterator
 import pytest
 
 from monarch._src.actor.state.history import HISTORY, LONGEST_TEXT, EndedSpan
-from monarch._src.telemetry.history.garbage_collections import (
-    LEAST_NS,
-    TRACK,
+from monarch._src.telemetry.history.switch import (
+    COLLECTOR_TRACK,
+    LEAST_COLLECTION_NS,
     CollectorSpans,
     follow,
+    keep,
 )
-from monarch._src.telemetry.history.switch import keep
 from monarch._src.telemetry.spans import span
 
 log = logging.getLogger("tests.switch")
@@ -91,7 +91,9 @@ def test_spans_have_their_parents_and_open_ones_are_known() -> None:
         log.warning("here")
     assert HISTORY.spans is not None
     inner, outer = [
-        one for one in map(EndedSpan._make, HISTORY.spans.all()) if one.thread_name != TRACK
+        one
+        for one in map(EndedSpan._make, HISTORY.spans.all())
+        if one.thread_name != COLLECTOR_TRACK
     ]
     assert (inner[3], outer[3], inner[2], outer[2]) == ("inner", "outer", outer[1], 0)
     assert not HISTORY.open_spans
@@ -118,7 +120,7 @@ def test_a_long_run_of_the_collector_is_a_span_and_an_end_without_a_begin_is_non
     remember("stop", {"generation": 2})
     assert len(HISTORY.spans.all()) == before
     remember("start", {"generation": 1})
-    until = time.monotonic_ns() + LEAST_NS
+    until = time.monotonic_ns() + LEAST_COLLECTION_NS
     while time.monotonic_ns() <= until:
         pass
     remember("stop", {"generation": 1})

@@ -2,18 +2,18 @@
 
 Runs in: any process, on the calling thread. `call.responses` handles the answers.
 Invariants: a call is checked and pickled before any message is sent, and all its messages are sent
-before the adverb returns.
+before the adverb returns. Common misuses of endpoints and results have errors of their own, since
+Python's would name internal types.
 """
 
 from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from time import monotonic_ns
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, cast
 
-from monarch._src.actor.call import misuse
 from monarch._src.actor.call.on_ranks import WAYS, OnRanksError
 from monarch._src.actor.call.pickling_errors import unpicklable
 from monarch._src.actor.call.responses import AllCall, OneCall, StreamCall
@@ -38,6 +38,9 @@ from monarch._src.shape import Region, ValueMesh
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Call, Undelivered
 from monarch._src.wire.metrics_codec import Key
+
+if TYPE_CHECKING:
+    from monarch._src.actor.future import Future
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -197,7 +200,7 @@ class Endpoint(Generic[P, R]):
         for future in futures:
             future.pending = pending
         self._send("stream", begun, region, payload, pending)
-        return misuse.Answers(futures)
+        return Answers(futures)
 
     def broadcast(self, /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Send to every rank and expect no answer.
@@ -369,15 +372,13 @@ class Endpoint(Generic[P, R]):
 
         Use `.call(...)`, `.call_one`, `.choose`, `.stream` or `.broadcast`.
         """
-        raise TypeError(
-            misuse.not_callable_text(f"{self._target.class_name}.{self.name}", self.name)
-        )
+        raise TypeError(not_callable_text(f"{self._target.class_name}.{self.name}", self.name))
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
         raise AttributeError(
-            misuse.no_adverb_text(f"{self._target.class_name}.{self.name}", self.name, name)
+            no_adverb_text(f"{self._target.class_name}.{self.name}", self.name, name)
         )
 
     # Help in a notebook, such as `t.step?`, shows the method of the endpoint.
@@ -399,5 +400,74 @@ class Endpoint(Generic[P, R]):
         return f"<endpoint {self._target.class_name}.{self.name} of {self._target.name}{at}>"
 
 
-cast(Any, Endpoint).__doc__ = misuse.DocOfEndpoint(Endpoint.__doc__)
-cast(Any, Endpoint).__signature__ = misuse.SignatureOfEndpoint()
+# The methods that call an endpoint, as error texts offer them.
+ADVERBS = ("call", "call_one", "choose", "stream", "broadcast")
+
+
+def not_callable_text(endpoint: str, name: str) -> str:
+    """The error text for `mesh.name(...)`; `endpoint` is `Trainer.step`, say."""
+    return f"{endpoint} is an endpoint of a mesh, so say which ranks to call: {_ways(name)}"
+
+
+def no_adverb_text(endpoint: str, name: str, wanted: str) -> str:
+    """The error text for `mesh.name.wanted`."""
+    import difflib  # slow to load, and used here only
+
+    similar = difflib.get_close_matches(wanted, ADVERBS, n=1, cutoff=0.6)
+    if similar:
+        return f"the endpoint {endpoint} has no {wanted!r}; did you mean .{name}.{similar[0]}(...)?"
+    return f"the endpoint {endpoint} has no {wanted!r}: it is called by {_ways(name)}"
+
+
+def _ways(name: str) -> str:
+    return (
+        f".{name}.call(...) (every rank), .call_one(...), .choose(...), .stream(...), or "
+        ".broadcast(...) (no answer)"
+    )
+
+
+class Answers(Generic[R]):
+    """The result of `stream`: a future for each rank, in the order in which ranks answer."""
+
+    __slots__ = ("_futures",)
+
+    def __init__(self, futures: Sequence[Future[R]]) -> None:
+        self._futures = iter(futures)
+
+    def __iter__(self) -> Iterator[Future[R]]:
+        return self
+
+    def __next__(self) -> Future[R]:
+        return next(self._futures)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise AttributeError(
+            f"the result of .stream(...) has no {name!r}: it yields a future for each rank as "
+            "it answers. Write `for answer in mesh.endpoint.stream(...): answer.get()`, or "
+            ".call(...).get() for all values at once"
+        )
+
+
+class DocOfEndpoint:
+    """`__doc__` of Endpoint: on an endpoint, the docstring of its method."""
+
+    def __init__(self, class_doc: str | None) -> None:
+        self._class_doc = class_doc
+
+    def __get__(self, instance: Any, owner: type) -> str | None:
+        return self._class_doc if instance is None else instance.method_doc
+
+
+class SignatureOfEndpoint:
+    """`__signature__` of Endpoint: on an endpoint, the signature of its method."""
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            raise AttributeError("__signature__")
+        return instance.method_signature
+
+
+cast(Any, Endpoint).__doc__ = DocOfEndpoint(Endpoint.__doc__)
+cast(Any, Endpoint).__signature__ = SignatureOfEndpoint()

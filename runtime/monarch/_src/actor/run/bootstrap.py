@@ -12,7 +12,7 @@ from monarch._src.actor.context import ActorId, ActorInstance, Context, End, cur
 from monarch._src.actor.deadlock.state.waits import ActorWaits
 from monarch._src.actor.errors.remote import describe
 from monarch._src.actor.forked import end_fork
-from monarch._src.actor.run.creators import BOOTSTRAP as NAME
+from monarch._src.actor.run.spawn_context import BOOTSTRAP as NAME
 from monarch._src.actor.run.spawn_context import apply_spawn_extras
 from monarch._src.actor.runtime import Runtime
 from monarch._src.actor.serialize import unpack_value
@@ -26,7 +26,7 @@ class BootstrapRun:
 
     def __init__(self, runtime: Runtime, message: Bootstrap, payload: Payload) -> None:
         self.failure: RankFailure | None = None
-        # For `programs.main_queue`. The main thread leaves it as it ends.
+        # For `programs.proc`. The main thread leaves it as it ends.
         self.finalized = self.shares_main_thread = False
         self.is_busy = True
         self._message = message

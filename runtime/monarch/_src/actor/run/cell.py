@@ -32,11 +32,10 @@ from monarch._src.actor.endpoint import ActorClass, actor_class
 from monarch._src.actor.errors.frames import frames_here
 from monarch._src.actor.errors.remote import describe, without_keyboard
 from monarch._src.actor.forked import end_fork
-from monarch._src.actor.run.creators import creator_of
 from monarch._src.actor.run.endpoint_table import EndpointTable
 from monarch._src.actor.run.mailbox import Mailbox, Stop
 from monarch._src.actor.run.running_calls import RunningCalls
-from monarch._src.actor.run.spawn_context import apply_spawn_extras
+from monarch._src.actor.run.spawn_context import apply_spawn_extras, creator_of
 from monarch._src.actor.runtime import Runtime
 from monarch._src.actor.serialize import unpack_value
 from monarch._src.actor.state.history import HISTORY, LONGEST_TEXT

@@ -13,12 +13,14 @@ from collections.abc import Callable
 
 import msgspec
 
+from monarch._src.actor.context import current
 from monarch._src.actor.errors.remote import pack_failure
 from monarch._src.actor.hooks import ActorHost
-from monarch._src.actor.run.actor_thread import run
+from monarch._src.actor.run import sync_loop
 from monarch._src.actor.run.cell import ActorCell
-from monarch._src.actor.run.creators import spawned_by_bootstrap
+from monarch._src.actor.run.interruptible_sleep import make_interruptible
 from monarch._src.actor.run.running_calls import EARLY_CANCELS
+from monarch._src.actor.run.spawn_context import spawned_by_bootstrap
 from monarch._src.actor.runtime import Runtime
 from monarch._src.config import settings
 from monarch._src.failures.report import RankFailure
@@ -86,7 +88,7 @@ class LocalActors(ActorHost):
         if self._claim_main is not None and self._claim_main(cell):
             return
         name = f"actor-{cell.spec.name}"
-        thread = threading.Thread(target=run, args=(cell,), name=name, daemon=True)
+        thread = threading.Thread(target=run_actor, args=(cell,), name=name, daemon=True)
         thread.start()
         self._threads = [*(one for one in self._threads if one.is_alive()), thread]
 
@@ -213,3 +215,21 @@ class _Early(msgspec.Struct):
 
     timer: threading.Timer
     messages: list[tuple[str, Call, Payload]] = []
+
+
+def run_actor(cell: ActorCell) -> None:
+    """Run the actor. Returns when the actor has ended."""
+    try:
+        if cell.runtime.proc_ref is not None:  # not in a client
+            make_interruptible()
+        cls = cell.prepare()
+        if cls is None:
+            return
+        if cls.is_async:
+            from monarch._src.actor.run import async_loop
+
+            async_loop.serve(cell)
+        else:
+            sync_loop.serve(cell)
+    finally:
+        current.set(None)  # the main thread must not keep its actor alive

@@ -31,8 +31,7 @@ from monarch._src.wire.messages import (
     BridgeClosed,
     DebuggerAnswered,
 )
-from monarch._src.wire.messages.dap import PIECE
-from monarch._src.wire.messages.debugger import BREAK
+from monarch._src.wire.messages.debugger import BREAK, PIECE
 
 OPEN_S = 60.0  # loading debugpy takes long where many ranks share few cores
 CLOSE_S = 10.0

@@ -28,8 +28,7 @@ from typing import TYPE_CHECKING, Any
 from monarch._src.debug.rank.types import Stop
 from monarch._src.wire.ids import AGENT
 from monarch._src.wire.messages import BridgeBytes, BridgeSet, Debugged
-from monarch._src.wire.messages.dap import PIECE
-from monarch._src.wire.messages.debugger import ENDED, IN_EDITOR, STOPPED
+from monarch._src.wire.messages.debugger import ENDED, IN_EDITOR, PIECE, STOPPED
 
 if TYPE_CHECKING:
     from monarch._src.actor.run.cell import ActorCell

@@ -5,13 +5,14 @@ for results, no item is taken, and no rank is given more than the chunks that it
 Owns: the mesh of `Map` actors, and the items of a stream, from `begin` until `end`.
 Invariants: the arguments have been checked, all items or the first of a stream included, before
 `begin` sends anything. After `end` no item is taken and no chunk is sent, and those that run or
-wait have been asked to stop.
+wait have been asked to stop. A death is kept from the owner of the mesh if it happens while the map
+runs, also if the map ends between the failure of its call and the report to the owner.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from time import monotonic
 from typing import Any, cast
 
@@ -27,6 +28,7 @@ from monarch._src.actor.future import Future
 from monarch._src.actor.inspect.safe_repr import live_text
 from monarch._src.actor.runtime import Runtime
 from monarch._src.actor.state.calls import PendingCall
+from monarch._src.actor.supervise.ownership import OwnedMeshes
 from monarch._src.errors import (
     ActorError,
     ItemError,
@@ -45,7 +47,6 @@ from monarch._src.mesh.map.calls import (
     ChunkUnsent,
     RankLost,
 )
-from monarch._src.mesh.map.deaths import HandledDeaths
 from monarch._src.mesh.map.items import ItemStream, estimated_bytes
 from monarch._src.mesh.map.name_conflicts import Conflicts
 from monarch._src.mesh.map.open_maps import OpenMap
@@ -480,3 +481,44 @@ def run_to_end(run: MapRun) -> list[Any]:
     finally:
         run.end(cancel=not complete)
     return results
+
+
+class HandledDeaths:
+    """The failures of the ranks of one map, from construction until `close`.
+
+    The map gives the items of dead ranks to others, so their owner is not told. `note_lost` and
+    the checks run on the receiving thread, the rest on the thread that drives the map.
+    """
+
+    def __init__(
+        self, ownership: OwnedMeshes, procs: int, ranks: Container[int], actors: int, *, owned: bool
+    ) -> None:
+        """`procs`, `actors`: uids of the meshes; `owned`: whether this process owns the procs."""
+        self._ranks = ranks
+        self._owned = owned
+        self._open = True
+        self._unreported: set[int] = set()  # processes that are lost, but not reported yet
+        self._end_of_procs = ownership.handle_failures(procs, self._is_of_proc)
+        ownership.handle_failures(actors, lambda _: True)  # ends with the actors
+
+    def note_lost(self, failure: RankFailure) -> None:
+        """A call of the map has failed with that. Its report to the owner follows."""
+        if self._owned and failure.death is not None and not failure.restarted:
+            self._unreported.add(failure.rank)
+
+    def close(self) -> None:
+        """Leave later failures to the owner. Idempotent."""
+        self._open = False
+        self._end_if_reported()
+
+    def _is_of_proc(self, failure: RankFailure) -> bool:
+        mine = self._open and failure.rank in self._ranks
+        if failure.rank in self._unreported:
+            mine = True
+            self._unreported.discard(failure.rank)
+        self._end_if_reported()
+        return mine
+
+    def _end_if_reported(self) -> None:
+        if not self._open and not self._unreported:
+            self._end_of_procs()

@@ -11,9 +11,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from monarch._src.actor.attribution import transfer_span
 from monarch._src.actor.call.pickling_errors import unpicklable_item
 from monarch._src.actor.serialize import pack_value
-from monarch._src.actor.transfer_spans import transfer_span
 from monarch._src.failures.report import at_text, points_text
 from monarch._src.shape import MeshTrait, ValueMesh
 

@@ -1,14 +1,16 @@
-"""Switches the history of this process on and off, and adds the records of `logging` to it.
+"""Switches the history of this process on and off, and adds log records and collections to it.
 
 Runs in: any process; called on the receiving thread, or by `record` in the client. Loaded only
 where history is switched on.
 Invariants: `logging` gets no handler, since a root logger with one ignores `basicConfig` and prints
 no warnings: the factory of its records is wrapped instead. A record that cannot be formatted does
-not disturb the program.
+not disturb the program. The callback of Python's garbage collector takes no lock, since the thread
+that collects may hold any.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 import threading
@@ -18,7 +20,6 @@ from typing import Any
 from monarch._src.actor.attribution import current_attribution
 from monarch._src.actor.state.history import HISTORY, LONGEST_TEXT, LogRecord
 from monarch._src.config import history_settings
-from monarch._src.telemetry.history import garbage_collections
 from monarch._src.telemetry.spans import enclosing_id
 from monarch._src.wire.messages import SetHistory
 
@@ -53,11 +54,11 @@ def keep(retention_s: float, rows: int) -> None:
     """Keep history for that many seconds, at most that many rows of each kind; 0 s: none."""
     if retention_s > 0 and rows > 0:
         HISTORY.switch_on(int(retention_s * 1e9), rows)
-        garbage_collections.follow(True)
+        follow_collector(True)
         if not isinstance(logging.getLogRecordFactory(), _Factory):
             logging.setLogRecordFactory(_Factory(logging.getLogRecordFactory()))
     else:
-        garbage_collections.follow(False)
+        follow_collector(False)
         HISTORY.switch_off()
         factory: Any = logging.getLogRecordFactory()
         if isinstance(factory, _Factory):
@@ -97,3 +98,35 @@ def _add(record: logging.LogRecord) -> None:
     )  # fmt: skip
     with _adding:
         ring.add_text(row, len(text) + len(record.name))
+
+
+LEAST_COLLECTION_NS = 500_000
+"""Shorter runs are not remembered: there may be thousands in a second."""
+COLLECTOR_TRACK = "garbage collector"
+
+
+class CollectorSpans:
+    """A callback of `gc` that remembers each run as a span."""
+
+    def __init__(self) -> None:
+        self._begun_ns = 0
+
+    def __call__(self, phase: str, info: dict[str, Any]) -> None:
+        """A run begins or has ended."""
+        now_ns = monotonic_ns()
+        if phase == "start":
+            self._begun_ns = now_ns
+        elif self._begun_ns and now_ns - self._begun_ns >= LEAST_COLLECTION_NS:
+            name = f"gc of generation {info['generation']}"
+            HISTORY.add_span(name, current_attribution(), self._begun_ns, now_ns, COLLECTOR_TRACK)
+
+
+_callback = CollectorSpans()
+
+
+def follow_collector(on: bool) -> None:
+    """Begin or cease to remember runs. Idempotent."""
+    if on and _callback not in gc.callbacks:
+        gc.callbacks.append(_callback)
+    elif not on and _callback in gc.callbacks:
+        gc.callbacks.remove(_callback)

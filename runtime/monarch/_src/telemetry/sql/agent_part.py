@@ -11,8 +11,10 @@ once.
 from __future__ import annotations
 
 import itertools
+import json
+import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 
@@ -20,15 +22,24 @@ from monarch._src.failures.report import at_text
 from monarch._src.host.parts import AgentView, Handlers, Part
 from monarch._src.host.report import rank_state
 from monarch._src.host.state.procs import Mesh, Proc, ProcState
+from monarch._src.logs.line_origin import without_marks
+from monarch._src.logs.state.line_ring import FINISHED
 from monarch._src.observe.stacks.agent_part import job_of
 from monarch._src.observe.stacks.py_spy import Looks
 from monarch._src.shape import Extent
-from monarch._src.telemetry.sql.agent_rows import AGENT_ROWS
+from monarch._src.telemetry.sql.place import shape_json
 from monarch._src.telemetry.sql.state.rows import Row, answer, place_meets, problem_of
 from monarch._src.telemetry.sql.state.schema import TABLES, Source, Table, column_names
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.ids import OBSERVER
-from monarch._src.wire.messages import MeshStacks, ReadTable, StacksRead, TableRead
+from monarch._src.wire.messages import (
+    MeshStacks,
+    MeshState,
+    ReadTable,
+    Snapshot,
+    StacksRead,
+    TableRead,
+)
 from monarch._src.wire.table_codec import unpacked
 
 CLIENT = "client"
@@ -324,3 +335,70 @@ def _frames(mesh: MeshStacks) -> Iterable[Row]:
                     *place, thread.name or "MainThread", depth, frame.name, frame.filename or None,
                     frame.line or None, thread.waits,
                 )  # fmt: skip
+
+
+def _hosts(agent: AgentView) -> Iterator[Row]:
+    meshes = agent.host.meshes.values()
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    yield (
+        os.getpid(), time.time_ns() // 1000, usable, len(meshes),
+        sum(len(mesh.procs) for mesh in meshes), len(agent.lines), agent.lines.dropped,
+    )  # fmt: skip
+
+
+def _procs(agent: AgentView) -> Iterator[Row]:
+    for mesh in agent.snapshot(Snapshot(0, [])).meshes:
+        extent = Extent(mesh.labels, mesh.sizes)
+        for rank in mesh.ranks:
+            yield (
+                mesh.mesh, mesh.name, rank.rank, _point_json(extent, rank.rank), rank.pid or None,
+                rank.state, rank.since_s, rank.actor or None, rank.endpoint or None,
+                rank.messages, rank.errors, rank.busy_s, rank.rss_bytes or None,
+                _or_null(rank.cpu_s), _or_null(rank.gpu_bytes), _or_null(rank.gpu_percent),
+                rank.restarts,
+                rank.failure or None, rank.function or None, rank.filename or None,
+                rank.line or None,
+            )  # fmt: skip
+
+
+def _or_null(figure: float) -> float | None:
+    """The figure, which is negative in a report if it is not known."""
+    return None if figure < 0 else figure
+
+
+def _meshes(agent: AgentView) -> Iterator[Row]:
+    """The proc meshes whose first rank is on this host, so that each mesh is one row."""
+    for mesh in agent.snapshot(Snapshot(0, [])).meshes:
+        if mesh.ranks and mesh.ranks[0].rank == 0:
+            yield mesh_row(mesh)
+
+
+def mesh_row(mesh: MeshState) -> Row:
+    """The row of a proc mesh in `meshes`."""
+    return (
+        mesh.mesh, time.time_ns() // 1000 - int(mesh.age_s * 1e6), "Proc", mesh.name,
+        f"{mesh.name}-{mesh.mesh:x}", shape_json(mesh.labels, mesh.sizes), None, None,
+    )  # fmt: skip
+
+
+def _log_lines(agent: AgentView) -> Iterator[Row]:
+    # A client of a worker reads no lines of the clients before it, unless it took over the mesh.
+    for written in agent.lines.of_client(agent.owner.client, agent.host.meshes):
+        for number, (stream, text) in enumerate(written.lines, written.first):
+            yield (
+                number, written.time_us, written.mesh, written.mesh_name, written.rank,
+                FINISHED[stream - 1], without_marks(text),
+            )  # fmt: skip
+
+
+AGENT_ROWS: dict[str, Callable[[AgentView], Iterator[Row]]] = {
+    "hosts": _hosts,
+    "procs": _procs,
+    "meshes": _meshes,
+    "log_lines": _log_lines,
+}
+"""From the name of a table to the rows that an agent has of it."""
+
+
+def _point_json(extent: Extent, rank: int) -> str:
+    return json.dumps(dict(extent.point_of_rank(rank)), separators=(",", ":"))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from monarch._src.shape.rank_names import name_ranks
+from monarch._src.shape.coordinates import name_ranks
 
 _PLACE = re.compile(r"(?P<mesh>.*)\[(?P<point>\w+=\d+(?:, \w+=\d+)*)\](?P<host>.*)")
 

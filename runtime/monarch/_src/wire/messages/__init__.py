@@ -70,17 +70,14 @@ from monarch._src.wire.messages.casts import (
     TreeDone,
     TreeStuck,
 )
-from monarch._src.wire.messages.dap import (
+from monarch._src.wire.messages.debugger import (
     AskBridge,
+    AskDebugger,
+    BreakIn,
     BridgeAnswered,
     BridgeBytes,
     BridgeClosed,
     BridgeSet,
-    SetBridge,
-)
-from monarch._src.wire.messages.debugger import (
-    AskDebugger,
-    BreakIn,
     BrokeIn,
     DebugCommand,
     Debugged,
@@ -92,6 +89,7 @@ from monarch._src.wire.messages.debugger import (
     PausedMesh,
     PausedRank,
     RankPaused,
+    SetBridge,
 )
 from monarch._src.wire.messages.faults import (
     LinkRule,
@@ -109,6 +107,11 @@ from monarch._src.wire.messages.hosts import (
     SiteRoom,
     SitesAre,
     SitesKnown,
+    TunnelBytes,
+    TunnelClose,
+    TunnelCredit,
+    TunnelOpen,
+    TunnelOpened,
 )
 from monarch._src.wire.messages.inspect import (
     EndpointWait,
@@ -169,13 +172,6 @@ from monarch._src.wire.messages.tables import (
     ReadTable,
     SetHistory,
     TableRead,
-)
-from monarch._src.wire.messages.tunnels import (
-    TunnelBytes,
-    TunnelClose,
-    TunnelCredit,
-    TunnelOpen,
-    TunnelOpened,
 )
 
 __all__ = [

@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._src.telemetry.perfetto.state.summary import ProfileLine, summary, with_own_time
-from monarch._src.telemetry.perfetto.state.summary_table import (
+from monarch._src.telemetry.perfetto.state.summary import (
     MOST,
+    ProfileLine,
+    summary,
     summary_table,
     summary_text,
     time_text,
+    with_own_time,
 )
 from monarch._src.telemetry.perfetto.state.trace import Process, Slice, Tracks
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from monarch._src.logs.state.folding import Fold, timed_folds
-from monarch._src.shape.rank_names import name_point, name_ranks
+from monarch._src.shape.coordinates import name_point, name_ranks
 
 PAGE = 500
 Row: TypeAlias = "Mapping[str, Any]"

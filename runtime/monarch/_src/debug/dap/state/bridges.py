@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from monarch._src.wire.messages.dap import (
+from monarch._src.wire.messages.debugger import (
     AskBridge,
     BridgeAnswered,
     BridgeBytes,
