@@ -39,16 +39,19 @@ from monarch_jupyter.rendering.futures import future_html, future_text
 from monarch_jupyter.rendering.html import Html
 from monarch_jupyter.rendering.meshes import mesh_html, mesh_text
 from monarch_jupyter.rendering.metrics import endpoints_html, endpoints_text
-from monarch_jupyter.rendering.records import (
+from monarch_jupyter.rendering.source_lines import CellNames
+from monarch_jupyter.rendering.stacks import flame_html, flame_text, stacks_html, stacks_text
+from monarch_jupyter.rendering.tables import (
     error_html,
     is_record,
     line_html,
+    profile_html,
+    profile_text,
+    query_html,
+    query_text,
     record_html,
     record_text,
 )
-from monarch_jupyter.rendering.source_lines import CellNames
-from monarch_jupyter.rendering.stacks import flame_html, flame_text, stacks_html, stacks_text
-from monarch_jupyter.rendering.tables import profile_html, profile_text, query_html, query_text
 from monarch_jupyter.rendering.telemetry import measured_html, measured_text
 from monarch_jupyter.rendering.units import extent_text
 from monarch_jupyter.rendering.values import value_mesh_html, value_mesh_text

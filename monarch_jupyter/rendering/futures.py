@@ -11,8 +11,8 @@ from monarch.observe import OpenCall
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.failures import failures_html, failures_text
 from monarch_jupyter.rendering.html import Html
-from monarch_jupyter.rendering.records import error_html
 from monarch_jupyter.rendering.source_lines import CellNames
+from monarch_jupyter.rendering.tables import error_html
 from monarch_jupyter.rendering.value_contents import value_text
 from monarch_jupyter.rendering.values import value_mesh_html, value_mesh_text
 

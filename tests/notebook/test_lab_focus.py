@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from monarch_jupyter.debugger.lab_focus import Focus
+from monarch_jupyter.debugger.lab import Focus
 
 
 def stop(thread: int) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from monarch._src.system import program_modules
-from monarch._src.system.program_modules import is_of_the_program
+from monarch._src.system import imports
+from monarch._src.system.imports import is_of_the_program
 
 
 @pytest.mark.parametrize(
-    "path", [json.__file__, pytest.__file__, program_modules.__file__, "_ops.py", None, 3]
+    "path", [json.__file__, pytest.__file__, imports.__file__, "_ops.py", None, 3]
 )
 def test_libraries_and_what_has_no_file_are_not_of_the_program(path: object) -> None:
     assert not is_of_the_program(path)

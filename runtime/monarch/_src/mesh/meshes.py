@@ -28,7 +28,6 @@ from monarch._src.host.exec_proc import inherited_python
 from monarch._src.mesh import owned_procs
 from monarch._src.mesh.actor_mesh import check_in_reach
 from monarch._src.mesh.actor_spawning import SpawnsActors
-from monarch._src.mesh.attachment import OF_ALL, OF_THIS_HOST, Handle
 from monarch._src.mesh.client import (
     KEPT_AND_RESTARTED,
     allow_cleanup,
@@ -38,7 +37,7 @@ from monarch._src.mesh.client import (
 )
 from monarch._src.mesh.client_imports import client_imports, libraries
 from monarch._src.mesh.constructor_payload import extra_payloads
-from monarch._src.mesh.hosts import Hosts
+from monarch._src.mesh.hosts import OF_ALL, OF_THIS_HOST, Handle, Hosts
 from monarch._src.mesh.map.methods import MapsItems
 from monarch._src.mesh.namespace.methods import HasNamespace
 from monarch._src.mesh.output_methods import ChoosesOutput

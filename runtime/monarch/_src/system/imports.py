@@ -1,4 +1,4 @@
-"""One thread of a process at a time imports what messages name.
+"""Imports of modules that messages name, one thread at a time; and the modules of the program.
 
 Python gives each module a lock of its own. If one thread imports a package while another one
 imports a module in it, each may hold the lock that the other one needs. Python then lets one of
@@ -8,11 +8,17 @@ one process that are spawned together do just that with the first package that t
 Runs in: the thread that unpickles. Code that a message names may wait for another actor of this
 process, which needs the turn for its answer; so a turn is waited for `LONGEST_WAIT_S` seconds, and
 then Python's own locks have to do.
+
+Modules of the user's program are known by their files. No path is resolved, and `sysconfig`, which
+takes milliseconds, is not asked: a proc looks at some hundred modules at its end. So the standard
+library and this package are known by their place, and installed packages by the name of their
+folder.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -40,3 +46,17 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
+
+
+_LIBRARIES = (
+    os.path.join(os.path.dirname(os.__file__), ""),
+    os.path.abspath(f"{os.path.dirname(__file__)}/../..") + os.sep,  # runtime/monarch
+)
+_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
+
+
+def is_of_the_program(path: object) -> bool:
+    """Whether a module with that `__file__` is neither of a library nor of an installed package."""
+    if not isinstance(path, str) or not os.path.isabs(path):  # `torch.ops` has a file name only
+        return False
+    return not path.startswith(_LIBRARIES) and not _INSTALLED.search(path)

@@ -13,7 +13,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 
 from monarch._src.actor.endpoint import forget_classes
 from monarch._src.pickling import main_names
-from monarch._src.system.program_modules import is_of_the_program
+from monarch._src.system.imports import is_of_the_program
 
 # Objects that keep their names until the end: destructors of other objects may use them.
 _CODE = (ModuleType, FunctionType, BuiltinFunctionType, type)

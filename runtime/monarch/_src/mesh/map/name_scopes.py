@@ -43,7 +43,7 @@ import msgspec
 from monarch._src.mesh.map.name_conflicts import Conflicts
 from monarch._src.pickling import main_names
 from monarch._src.pickling.main_names import MAIN
-from monarch._src.system.program_modules import is_of_the_program
+from monarch._src.system.imports import is_of_the_program
 
 MOST_ITEMS = 1000  # of one container; a program may hold long lists of data
 _BOUND = "__monarch_bound__"  # in globals: the names that were bound here, with their values

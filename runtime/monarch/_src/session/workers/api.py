@@ -20,10 +20,10 @@ from monarch._src.actor.checked_names import name_text
 from monarch._src.actor.future import Future
 from monarch._src.config import settings
 from monarch._src.errors import SessionError
-from monarch._src.mesh.attachment import Attachment, Handle
 from monarch._src.mesh.channel_transport import check_transport
 from monarch._src.mesh.client import ClientSession, current_session, lock, session
 from monarch._src.mesh.host_links import GatewayAddress
+from monarch._src.mesh.hosts import Attachment, Handle
 from monarch._src.mesh.meshes import HostMesh
 from monarch._src.net import session_directory as sessions
 from monarch._src.net.hosts import keys

@@ -114,6 +114,7 @@ from monarch._src.wire.messages.hosts import (
     TunnelOpened,
 )
 from monarch._src.wire.messages.inspect import (
+    Condition,
     EndpointWait,
     MeshSamples,
     MeshStacks,
@@ -121,14 +122,17 @@ from monarch._src.wire.messages.inspect import (
     ReadCalls,
     ReadMetrics,
     ReadStacks,
+    ReadTable,
     ReadWaits,
     SampledStack,
     SampleStacks,
+    SetHistory,
     SetLogLevel,
     StackFrame,
     StackGroup,
     StacksRead,
     StacksSampled,
+    TableRead,
     ThreadStack,
     WaitsRead,
 )
@@ -166,12 +170,6 @@ from monarch._src.wire.messages.sessions import (
     KeptWorker,
     SiteTaken,
     TakenOver,
-)
-from monarch._src.wire.messages.tables import (
-    Condition,
-    ReadTable,
-    SetHistory,
-    TableRead,
 )
 
 __all__ = [
