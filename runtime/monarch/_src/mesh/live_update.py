@@ -13,14 +13,14 @@ from monarch._src.actor.endpoint import Actor, actor_class
 from monarch._src.actor.run.endpoint_table import UPDATE
 from monarch._src.actor.serialize import pack_value
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors, call_target_of
-from monarch._src.mesh.meshes import ProcMesh, owned_meshes
+from monarch._src.mesh.meshes import ProcMesh, owned_meshes, shared_procs
 
 
 def actor_meshes() -> list[ActorMesh]:
     """The actor meshes that this client has spawned and not stopped, oldest first."""
     found: list[ActorMesh] = []
     for mesh in owned_meshes():
-        run, procs = mesh._runtime, mesh._procs  # pyright: ignore[reportPrivateUsage]
+        run, procs = mesh._runtime, shared_procs(mesh)  # pyright: ignore[reportPrivateUsage]
         found += [
             ActorMesh(run, actors, actors.region)
             for actors in list(procs.actors.values())

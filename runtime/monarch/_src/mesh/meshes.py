@@ -284,7 +284,7 @@ class HostMesh(Hosts):
         sites = set(self._sites or ("",))
         in_use: set[str] = set()
         for mesh in owned_meshes():
-            places = sites.intersection(mesh._procs.ref.places)  # pyright: ignore[reportPrivateUsage]
+            places = sites.intersection(shared_procs(mesh).ref.places)
             if places and self._may_stop(mesh):
                 mesh.stop("its host mesh was stopped")
             else:
@@ -561,6 +561,11 @@ def _reference(ref: ProcsRef, base: Region, region: Region) -> ProcMesh:
     return ProcMesh(runtime(), Procs(ref, base, owned=False), region)
 
 
+def shared_procs(mesh: ProcMesh) -> Procs:
+    """The state of a mesh in this process, which it shares with its slices."""
+    return mesh._procs  # pyright: ignore[reportPrivateUsage]
+
+
 def owned_meshes() -> list[ProcMesh]:
     """The proc meshes this process has spawned and not stopped, oldest first."""
     return [owned.mesh for owned in owned_procs.owned_procs()]
@@ -568,7 +573,7 @@ def owned_meshes() -> list[ProcMesh]:
 
 def record_actors_of(mesh: ProcMesh) -> None:
     """Have the host agent record the actors of a mesh, those of now and those to come."""
-    procs = mesh._procs  # pyright: ignore[reportPrivateUsage]
+    procs = shared_procs(mesh)
     procs.kept = True
     for actors in list(procs.actors.values()):
         if actors.stopped is None and not actors.recorded:

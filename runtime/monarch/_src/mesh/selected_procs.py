@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from monarch._src.mesh.actor_mesh import ActorMesh, call_target_of
-from monarch._src.mesh.meshes import ProcMesh
+from monarch._src.mesh.meshes import ProcMesh, shared_procs
 from monarch._src.shape import ValueMesh
 from monarch._src.shape.coordinates import Coordinates, coordinates_of
 
@@ -30,7 +30,7 @@ def coordinates(mesh: ProcMesh | ActorMesh | ValueMesh[Any]) -> Coordinates:
     if isinstance(mesh, ActorMesh):
         spawned = call_target_of(mesh).procs.extent
     else:
-        spawned = mesh._procs.region.extent  # pyright: ignore[reportPrivateUsage]
+        spawned = shared_procs(mesh).region.extent
     return coordinates_of(mesh.sizes, mesh._region.ranks(), spawned)  # pyright: ignore[reportPrivateUsage]
 
 

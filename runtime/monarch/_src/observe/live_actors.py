@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from monarch._src.actor.inspect.ask_procs import ProcQuery, ask_procs
-from monarch._src.mesh.meshes import ProcMesh
+from monarch._src.mesh.meshes import ProcMesh, shared_procs
 from monarch._src.wire.actor_snapshot_codec import SeenActor, unpacked
 from monarch._src.wire.messages import ReadActors
 from monarch._src.wire.msgpack_text import UNREADABLE
@@ -53,7 +53,7 @@ def live_actors(rank: ProcMesh, timeout: float = 1.0) -> list[LiveActor]:
     rank._check_usable()  # pyright: ignore[reportPrivateUsage]
     if len(rank) != 1:
         raise ValueError(f"{rank.name} has {len(rank)} ranks here; slice one of them")
-    procs, region = rank._procs, rank._region  # pyright: ignore[reportPrivateUsage]
+    procs, region = shared_procs(rank), rank._region  # pyright: ignore[reportPrivateUsage]
     query = ProcQuery(ReadActors, procs.ref, region, procs.ready if procs.owned else None)
     ask_procs(rank._runtime, [query], timeout)  # pyright: ignore[reportPrivateUsage]
     for why in query.failures.values():

@@ -29,7 +29,7 @@ from monarch._src.events import (
     bus,
 )
 from monarch._src.mesh.client import current_session
-from monarch._src.mesh.meshes import ProcMesh, owned_meshes
+from monarch._src.mesh.meshes import ProcMesh, owned_meshes, shared_procs
 from monarch._src.net.local.interrupt import GuardedLock
 from monarch._src.net.local.waitable import RuntimeEnded
 from monarch._src.shape import Extent
@@ -134,7 +134,7 @@ def starting() -> list[StartingMesh]:
     """The meshes of this client that are not ready yet, oldest first. Sends no message."""
     found: list[StartingMesh] = []
     for mesh in owned_meshes():
-        procs = mesh._procs  # pyright: ignore[reportPrivateUsage]
+        procs = shared_procs(mesh)
         if procs.initialized is None or procs.initialized.done:
             continue
         ready = len(procs.ready if procs.bootstrapped is None else procs.bootstrapped)
@@ -186,7 +186,7 @@ def failed_actors(mesh: ProcMesh) -> tuple[FailedActors, ...]:
     Stopped ones are left out. Sends no message.
     """
     found: list[FailedActors] = []
-    for actors in list(mesh._procs.actors.values()):  # pyright: ignore[reportPrivateUsage]
+    for actors in list(shared_procs(mesh).actors.values()):
         failures = dict(actors.failures)
         if actors.stopped is None and failures:
             ranks = tuple(sorted(failures))

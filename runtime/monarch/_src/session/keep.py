@@ -32,7 +32,14 @@ from monarch._src.mesh.client import (
     client_runtime,
     new_client_name,
 )
-from monarch._src.mesh.meshes import ProcMesh, hosts_of, owned_meshes, record_actors_of, this_host
+from monarch._src.mesh.meshes import (
+    ProcMesh,
+    hosts_of,
+    owned_meshes,
+    record_actors_of,
+    shared_procs,
+    this_host,
+)
 from monarch._src.mesh.owned_procs import OwnedProcs, proc_bootstrapped, proc_ready, remember
 from monarch._src.mesh.procs import Procs
 from monarch._src.net.peers import COMPARED
@@ -249,7 +256,7 @@ class KeptSession:
         return mesh
 
     def _inherit_actors(self, mesh: ProcMesh, kept: KeptActors, payload: Payload) -> ActorMesh:
-        procs = mesh._procs  # pyright: ignore[reportPrivateUsage]
+        procs = shared_procs(mesh)
         offset, sizes, strides = kept.region
         view = NDSlice(offset=offset, sizes=sizes, strides=strides)
         region = Region(tuple(kept.labels), view)
@@ -302,7 +309,7 @@ def keep(name: str, meshes: Iterable[ProcMesh] | None = None) -> None:
         chosen = [_owned(mesh) for mesh in found] if chosen is None else chosen
         kept_session = _kept_session_of(session)
         uids = [int(mesh.uid, 16) for mesh in chosen]
-        elsewhere = [mesh for mesh in chosen if mesh._procs.ref.sites]  # pyright: ignore[reportPrivateUsage]
+        elsewhere = [mesh for mesh in chosen if shared_procs(mesh).ref.sites]
         what = f"{name!r} is not kept"
         with names_locked():
             check_free(name, session.directory)
@@ -338,7 +345,7 @@ def _owned(mesh: ProcMesh) -> ProcMesh:
     if all(mesh.uid != one.uid for one in owned_meshes()):
         state = "has been stopped" if mesh.stopped else "was spawned elsewhere"
         raise ValueError(f"{mesh.name!r} cannot be kept: it {state}")
-    if mesh._procs.ref.restarts:  # pyright: ignore[reportPrivateUsage]
+    if shared_procs(mesh).ref.restarts:
         raise ValueError(KEPT_AND_RESTARTED.format(mesh.name))
     return mesh
 
@@ -457,7 +464,7 @@ def detach() -> None:
 
 def _release(session: ClientSession) -> None:
     name = session.kept_as
-    if not any(mesh._procs.kept for mesh in owned_meshes()):  # pyright: ignore[reportPrivateUsage]
+    if not any(shared_procs(mesh).kept for mesh in owned_meshes()):
         own.shutdown_context(reason="nothing is left of what it kept")
         return
     _leave(

@@ -23,7 +23,7 @@ from monarch._src.errors import SessionError
 from monarch._src.failures.report import RankFailure
 from monarch._src.mesh.client import ClientSession
 from monarch._src.mesh.host_links import GatewayAddress
-from monarch._src.mesh.meshes import ProcMesh, owned_meshes
+from monarch._src.mesh.meshes import ProcMesh, owned_meshes, shared_procs
 from monarch._src.net.hosts import keys
 from monarch._src.net.state.access import TRUST_ALL, Role
 from monarch._src.net.state.addresses import parse_address
@@ -92,7 +92,7 @@ class RemoteKeep:
         """Have workers keep these meshes, which the agent knows. A future for each worker."""
         by_site: dict[str, list[int]] = {}
         for mesh in meshes:
-            ref = mesh._procs.ref  # pyright: ignore[reportPrivateUsage]
+            ref = shared_procs(mesh).ref
             for site in ref.sites:
                 by_site.setdefault(site, []).append(ref.uid)
         limit_s, here = settings().detached_limit, self._run.site
@@ -109,7 +109,7 @@ class RemoteKeep:
         sites = self._sites
         meshes = {mesh.uid: mesh for mesh in [*_kept(self._session), *also]}
         for mesh in meshes.values():
-            for site in mesh._procs.ref.sites:  # pyright: ignore[reportPrivateUsage]
+            for site in shared_procs(mesh).ref.sites:
                 address = "" if sites is None else sites.address_of(site)
                 if address and site not in self._workers:
                     self._workers[site] = KeptWorker(site, address)
@@ -128,7 +128,7 @@ class RemoteKeep:
         self._run.node.send(AGENT, message)
 
     def _described(self, mesh: ProcMesh) -> KeptMesh | None:
-        procs = mesh._procs  # pyright: ignore[reportPrivateUsage]
+        procs = shared_procs(mesh)
         ref = procs.ref
         if not self._workers.keys() & set(ref.sites):
             return None  # it is on this host, or its hosts are gone
@@ -140,7 +140,7 @@ class RemoteKeep:
     def on_acknowledged(self, mesh: int, actor: int, failures: Sequence[RankFailure]) -> None:
         """Tell workers that the client has got these failures of procs, or of actors."""
         for owned in _kept(self._session):
-            procs = owned._procs  # pyright: ignore[reportPrivateUsage]
+            procs = shared_procs(owned)
             actors = procs.actors.get(actor)
             if procs.ref.uid != mesh and actors is None:
                 continue
@@ -216,7 +216,7 @@ class RemoteKeep:
         if peer != agent_of(site, self._run.site):
             return
         for mesh in _kept(self._session):
-            procs = mesh._procs  # pyright: ignore[reportPrivateUsage]
+            procs = shared_procs(mesh)
             if site in procs.ref.sites and procs.ref.uid not in message.kept:
                 why = "that host kept no proc of the mesh"
                 self._run.terminations.on_ranks_gone(procs.ref.uid, site, why)
@@ -241,7 +241,7 @@ class RemoteKeep:
         Workers that keep nothing stay attached.
         """
         sites, kept = self._sites, _kept(self._session)
-        used = {site for mesh in kept for site in mesh._procs.ref.sites}  # pyright: ignore[reportPrivateUsage]
+        used = {site for mesh in kept for site in shared_procs(mesh).ref.sites}
         if sites is None:
             return []
         found: list[Future[Any]] = []
@@ -257,7 +257,7 @@ def _kept(session: ClientSession) -> list[ProcMesh]:
     return [
         mesh
         for mesh in owned_meshes()
-        if mesh._procs.kept  # pyright: ignore[reportPrivateUsage]
-        and mesh._procs.ref.sites  # pyright: ignore[reportPrivateUsage]
+        if shared_procs(mesh).kept
+        and shared_procs(mesh).ref.sites
         and mesh._runtime is session.runtime  # pyright: ignore[reportPrivateUsage]
     ]

@@ -19,7 +19,7 @@ from monarch._src.actor.runtime import Runtime, runtime_or_none
 from monarch._src.actor.state.endpoint_metrics import bounds_ns, mean_ns, merged, percentile_ns
 from monarch._src.failures.endpoint_text import endpoint_text
 from monarch._src.mesh.actor_mesh import ActorMesh, call_target_of
-from monarch._src.mesh.meshes import ProcMesh, owned_meshes
+from monarch._src.mesh.meshes import ProcMesh, owned_meshes, shared_procs
 from monarch._src.observe.meshes import RankRow, snapshot
 from monarch._src.shape import Region
 from monarch._src.telemetry.program_rows import (
@@ -171,7 +171,7 @@ class _Wanted:
         self._actor: tuple[str, str] | None = None
         if isinstance(mesh, ProcMesh):
             mesh._check_usable()  # pyright: ignore[reportPrivateUsage]
-            procs, region = mesh._procs, mesh._region  # pyright: ignore[reportPrivateUsage]
+            procs, region = shared_procs(mesh), mesh._region  # pyright: ignore[reportPrivateUsage]
             self._place = (procs.ref, region)
             self.whole = len(region) == len(procs.region)
         elif isinstance(mesh, ActorMesh):
@@ -186,7 +186,7 @@ class _Wanted:
 
     def questions(self) -> list[ProcQuery]:
         """The queries: to the callees and, for a whole mesh, to possible callers."""
-        owned = [mesh._procs for mesh in owned_meshes()]  # pyright: ignore[reportPrivateUsage]
+        owned = [shared_procs(mesh) for mesh in owned_meshes()]
         asked: dict[int, ProcQuery] = {}
         if self._place is not None:
             ref, region = self._place

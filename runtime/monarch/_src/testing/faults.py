@@ -30,7 +30,7 @@ from monarch._src.errors import MessageLostError
 from monarch._src.events import FaultInjected, bus
 from monarch._src.mesh.actor_mesh import ActorMesh, call_target_of
 from monarch._src.mesh.client import current_session
-from monarch._src.mesh.meshes import HostMesh, ProcMesh
+from monarch._src.mesh.meshes import HostMesh, ProcMesh, shared_procs
 from monarch._src.system.process import signal_name
 from monarch._src.testing import links
 from monarch._src.wire.ids import proc_node
@@ -407,7 +407,7 @@ class _Target:
             target = call_target_of(mesh)
             self._ref, region = target.procs, target.region
         else:
-            self._ref = mesh._procs.ref  # pyright: ignore[reportPrivateUsage]
+            self._ref = shared_procs(mesh).ref
             region = mesh._region  # pyright: ignore[reportPrivateUsage]
         self.ranks = tuple(region.ranks())
         self.name = self._ref.name

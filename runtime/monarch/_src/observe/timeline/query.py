@@ -13,7 +13,7 @@ from functools import partial
 from math import inf
 
 from monarch._src.actor.inspect.ask_procs import ProcQuery, ask_procs
-from monarch._src.mesh.meshes import ProcMesh
+from monarch._src.mesh.meshes import ProcMesh, shared_procs
 from monarch._src.wire.calls_codec import unpacked
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import ReadCalls
@@ -76,7 +76,7 @@ def timeline(mesh: ProcMesh, after_s: float = 0.0, timeout: float = 1.0) -> Time
         if not 0 <= seconds < inf:  # NaN is neither
             raise ValueError(f"{name}={seconds}: give seconds, at least 0 and finite")
     mesh._check_usable()  # pyright: ignore[reportPrivateUsage]
-    procs, region = mesh._procs, mesh._region  # pyright: ignore[reportPrivateUsage]
+    procs, region = shared_procs(mesh), mesh._region  # pyright: ignore[reportPrivateUsage]
     most = max(20, MOST_CALLS // max(1, len(region)))
     question = partial(_question, int(after_s * 1e9), most)
     query = ProcQuery(question, procs.ref, region, procs.ready if procs.owned else None)
