@@ -21,8 +21,8 @@ from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.runtime import Runtime, runtime, runtime_or_none
 from monarch._src.actor.serialize import pack_value
-from monarch._src.config import AUTO, for_new_procs, preload_names, settings
-from monarch._src.errors import MeshStoppedError, SupervisionError
+from monarch._src.config import for_new_procs, preload_names, settings
+from monarch._src.errors import MeshStoppedError
 from monarch._src.failures.report import at_text
 from monarch._src.host.exec_proc import inherited_python
 from monarch._src.mesh import owned_procs
@@ -35,7 +35,7 @@ from monarch._src.mesh.client import (
     keeps_new_meshes,
     on_remote_mesh,
 )
-from monarch._src.mesh.client_imports import client_imports, libraries
+from monarch._src.mesh.client_imports import libraries
 from monarch._src.mesh.constructor_payload import extra_payloads
 from monarch._src.mesh.hosts import OF_ALL, OF_THIS_HOST, Handle, Hosts
 from monarch._src.mesh.map.methods import MapsItems
@@ -58,22 +58,17 @@ from monarch._src.mesh.spawn_options import (
     PerRank,
     bootstrap_payload,
     checked_dims,
-    clients_path,
     commands_for,
     env_for,
-    is_this_python,
     proc_bind_for,
-    requests_by_site,
-    working_directory,
 )
 from monarch._src.mesh.spawning import (
-    changed_here,
+    SpawnPlan,
     check_attached,
     environments,
-    host_text,
     make_room_for,
-    no_agent,
     own_runtime,
+    send_request,
     when_all_done,
 )
 from monarch._src.mesh.tensor_methods import HasTensors
@@ -83,7 +78,6 @@ from monarch._src.shape import Extent, NDSlice, Region
 from monarch._src.wire.ids import parse_proc_node
 from monarch._src.wire.messages import (
     Bootstrap,
-    SpawnProcs,
     StopMesh,
     StopProc,
 )
@@ -175,6 +169,41 @@ class HostMesh(Hosts):
             RuntimeError: the caller is an actor that is ending.
             MeshStoppedError: these hosts no longer belong to this client.
         """
+        plan = self._checked_spawn(
+            per_host, bootstrap, name, proc_bind, bootstrap_command, env, preload, restart
+        )
+        run, ref = plan.run, plan.new_ref()
+        procs = Procs(ref, plan.region, owned=True, cleanup_s=plan.settings.cleanup_s)
+        allow_cleanup(procs.cleanup_s)
+        procs.initialized = run.new_future()
+        function, begin = plan.function, Bootstrap()
+        procs.bootstrapped = None if function is None else set()
+        mesh = ProcMesh(run, procs, plan.region, self)
+        if function is not None:
+            begin = Bootstrap(extra_payloads(mesh), origin_now())
+        spec = plan.request_for(ref, keep=keeps_new_meshes())
+        procs.kept = spec.keep
+        procs.imports = libraries(spec.preload or (spec.imports.needed if spec.imports else []))
+        _register(run, mesh, procs)
+        send_request(run, procs, spec)
+        if function is not None:
+            if plan.policy is not None:
+                run.routes.replay_on_restart(ref, plan.region, begin, function)
+            for rank in plan.region.ranks():
+                run.node.send(ref.node(rank), begin, function)
+        return mesh
+
+    def _checked_spawn(
+        self, per_host: Mapping[str, int] | None, bootstrap: BootstrapFunction | None,
+        name: str | None, proc_bind: Sequence[Mapping[str, str]] | None,
+        bootstrap_command: PerRank[BootstrapCommand] | None,
+        env: PerRank[Mapping[str, str]] | None, preload: Sequence[str] | str | None,
+        restart: Restart | Literal["on-failure"] | None,
+    ) -> SpawnPlan:  # fmt: skip
+        """Check the arguments of `spawn_procs`, and start a session if there is none.
+
+        Raises the exceptions of `spawn_procs`.
+        """
         dims = checked_dims(per_host or {})
         extent = self._with_hosts(dims)
         current_settings = settings()
@@ -200,70 +229,11 @@ class HostMesh(Hosts):
         if not elsewhere:
             make_room_for(len(region))
         check_attached(run, sites)
-        ref = ProcsRef(
-            run.uids(), name or "procs", tuple(region.labels), tuple(region.extent.sizes),
-            run.directory, run.name, host_text(sites, run.host), (),
-            policy.while_restarting if policy is not None else "", sites,
+        own_devices = elsewhere and tuple(dims.labels) == ("gpus",)
+        return SpawnPlan(
+            run, name or "procs", region, sites, elsewhere, own_devices,
+            function, policy, modules, affinity, changes, commands, current_settings,
         )  # fmt: skip
-        procs = Procs(ref, region, owned=True, cleanup_s=current_settings.cleanup_s)
-        allow_cleanup(procs.cleanup_s)
-        procs.initialized = run.new_future()
-        procs.bootstrapped = None if function is None else set()
-        mesh = ProcMesh(run, procs, region, self)
-        begin = Bootstrap() if function is None else Bootstrap(extra_payloads(mesh), origin_now())
-        path = clients_path(all(c is None or is_this_python(c.program) for c in commands))
-        spec = SpawnProcs(
-            mesh=ref.uid,
-            name=ref.name,
-            labels=list(ref.labels),
-            sizes=list(ref.sizes),
-            owner=run.name,
-            owner_address=run.node.address,
-            env=changes,
-            cwd=working_directory(),
-            path=path,
-            preload=[] if modules == AUTO else list(modules),
-            startup_s=current_settings.startup_s,
-            cleanup_s=current_settings.cleanup_s,
-            commands=[None if c is None else c.command for c in commands],
-            affinity=affinity,
-            bootstrap=function is not None,
-            restart=None if policy is None else policy.rule(),
-            while_restarting=ref.restarts,
-            keep=keeps_new_meshes(),
-            sites=list(sites),
-            devices=elsewhere and tuple(dims.labels) == ("gpus",),
-            imports=client_imports(path, changed_here(elsewhere)) if modules == AUTO else None,
-        )
-        procs.kept = spec.keep
-        procs.imports = libraries(spec.preload or (spec.imports.needed if spec.imports else []))
-        run.hooks.on_proc_ready, run.terminations.on_bootstrapped = proc_ready, proc_bootstrapped
-        run.terminations.on_restarting = proc_restarting
-        run.known.learn(ref)
-        for rank in region.ranks():
-            run.node.expect(ref.node(rank), ref.site(rank))
-        owned = OwnedProcs(mesh, procs, run, mesh._stop)  # pyright: ignore[reportPrivateUsage]
-        run.ownership.own(ref.uid, owned)
-        remember(owned)
-        if spec.keep and sites:
-            on_remote_mesh(mesh)
-        for place, part in requests_by_site(spec):
-            if run.routes.tell_agent_at(place, part):
-                continue
-            if place != run.site:
-                why = "it was lost before it was asked for processes"
-                run.terminations.on_site_lost(place, why, expected=False)
-                continue
-            raise SupervisionError(failures=[no_agent(ref)])
-        if procs.stopped is not None:  # the owner ended in the meantime, and stopped the mesh
-            for place in ref.places:
-                run.routes.tell_agent_at(place, StopMesh(ref.uid, procs.stopped, procs.cleanup_s))
-        if function is not None:
-            if policy is not None:
-                run.routes.replay_on_restart(ref, region, begin, function)
-            for rank in region.ranks():
-                run.node.send(ref.node(rank), begin, function)
-        return mesh
 
     def stop(self) -> Future[None]:
         """End every process that was spawned through this mesh or a slice of it. Idempotent.
@@ -559,6 +529,24 @@ def _one_proc(ref: ProcsRef, node: str) -> ProcMesh:
 
 def _reference(ref: ProcsRef, base: Region, region: Region) -> ProcMesh:
     return ProcMesh(runtime(), Procs(ref, base, owned=False), region)
+
+
+def _register(run: Runtime, mesh: ProcMesh, procs: Procs) -> None:
+    """Make a mesh that is about to be requested known to this process, its owner.
+
+    This comes before the request: the agent's answers, and failures, may arrive at any moment.
+    """
+    ref = procs.ref
+    run.hooks.on_proc_ready, run.terminations.on_bootstrapped = proc_ready, proc_bootstrapped
+    run.terminations.on_restarting = proc_restarting
+    run.known.learn(ref)
+    for rank in procs.region.ranks():
+        run.node.expect(ref.node(rank), ref.site(rank))
+    owned = OwnedProcs(mesh, procs, run, mesh._stop)  # pyright: ignore[reportPrivateUsage]
+    run.ownership.own(ref.uid, owned)
+    remember(owned)
+    if procs.kept and ref.sites:
+        on_remote_mesh(mesh)
 
 
 def shared_procs(mesh: ProcMesh) -> Procs:

@@ -1,4 +1,4 @@
-"""The options of a spawn of procs on hosts, and their checks.
+"""A spawn of procs on hosts: its checks, its plan, and its request.
 
 Runs in: any process that spawns, on the calling thread.
 """
@@ -7,19 +7,115 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.runtime import Runtime, runtime
-from monarch._src.errors import MeshStoppedError
+from monarch._src.config import AUTO, Settings
+from monarch._src.errors import MeshStoppedError, SupervisionError
 from monarch._src.failures.report import RankFailure
 from monarch._src.mesh.client import current_session, session_for_client
+from monarch._src.mesh.client_imports import client_imports
 from monarch._src.mesh.owned_procs import pending_proc_count
+from monarch._src.mesh.procs import Procs
+from monarch._src.mesh.restart_policy import Restart
+from monarch._src.mesh.spawn_options import (
+    Launch,
+    clients_path,
+    is_this_python,
+    requests_by_site,
+    working_directory,
+)
+from monarch._src.shape import Region
 from monarch._src.system.process import free_descriptors, raise_fd_limit
+from monarch._src.wire.frames import Payload
 from monarch._src.wire.ids import host_of_site
+from monarch._src.wire.messages import SpawnProcs, StopMesh
 
 NAMED_HOSTS = 3
 SPARE_FDS = 16
+
+
+@dataclass(frozen=True)
+class SpawnPlan:
+    """A spawn whose options have been checked. Nothing is registered or sent yet.
+
+    `affinity`, `changes` and `commands` have an entry for each rank, or none.
+    """
+
+    run: Runtime
+    name: str
+    region: Region
+    sites: tuple[str, ...]
+    elsewhere: bool  # some of the hosts are not this one
+    own_devices: bool  # each process on a worker gets a device of its own, if there are enough
+    function: Payload | None  # the pickled bootstrap function
+    policy: Restart | None
+    modules: Sequence[str] | Literal["auto"]  # to import before the fork
+    affinity: list[list[int]]
+    changes: list[dict[str, str | None]]  # of the environment
+    commands: list[Launch | None]
+    settings: Settings
+
+    def new_ref(self) -> ProcsRef:
+        """A reference to the mesh, with a new uid."""
+        run = self.run
+        return ProcsRef(
+            run.uids(), self.name, tuple(self.region.labels), tuple(self.region.extent.sizes),
+            run.directory, run.name, host_text(self.sites, run.host), (),
+            self.policy.while_restarting if self.policy is not None else "", self.sites,
+        )  # fmt: skip
+
+    def request_for(self, ref: ProcsRef, *, keep: bool) -> SpawnProcs:
+        """The request to the agents of all hosts. `keep`: the mesh outlives this client."""
+        path = clients_path(all(c is None or is_this_python(c.program) for c in self.commands))
+        auto = self.modules == AUTO
+        return SpawnProcs(
+            mesh=ref.uid,
+            name=ref.name,
+            labels=list(ref.labels),
+            sizes=list(ref.sizes),
+            owner=self.run.name,
+            owner_address=self.run.node.address,
+            env=self.changes,
+            cwd=working_directory(),
+            path=path,
+            preload=[] if auto else list(self.modules),
+            startup_s=self.settings.startup_s,
+            cleanup_s=self.settings.cleanup_s,
+            commands=[None if c is None else c.command for c in self.commands],
+            affinity=self.affinity,
+            bootstrap=self.function is not None,
+            restart=None if self.policy is None else self.policy.rule(),
+            while_restarting=ref.restarts,
+            keep=keep,
+            sites=list(self.sites),
+            devices=self.own_devices,
+            imports=client_imports(path, changed_here(self.elsewhere)) if auto else None,
+        )
+
+
+def send_request(run: Runtime, procs: Procs, spec: SpawnProcs) -> None:
+    """Send the request for a registered mesh to the agent of each of its hosts.
+
+    A host that is lost fails the ranks there.
+
+    Raises:
+        SupervisionError: the agent of this host has ended.
+    """
+    ref = procs.ref
+    for place, part in requests_by_site(spec):
+        if run.routes.tell_agent_at(place, part):
+            continue
+        if place == run.site:
+            raise SupervisionError(failures=[no_agent(ref)])
+        why = "it was lost before it was asked for processes"
+        run.terminations.on_site_lost(place, why, expected=False)
+    if procs.stopped is not None:  # the owner ended in the meantime, and stopped the mesh
+        for place in ref.places:
+            run.routes.tell_agent_at(place, StopMesh(ref.uid, procs.stopped, procs.cleanup_s))
 
 
 def environments(
