@@ -175,9 +175,8 @@ class RemoteKeep:
                 f"or else put the keys back ({error})"
             ) from None
         session, run = self._session, self._run
-        from monarch._src.session.workers.attached_hosts import (
-            AttachedHosts,  # imports asyncio by way of zmq
-        )
+        # This imports asyncio by way of zmq.
+        from monarch._src.session.workers.attached_hosts import AttachedHosts
 
         if self._gateway:
             gateway = parse_address(self._gateway)

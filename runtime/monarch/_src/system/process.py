@@ -18,9 +18,8 @@ _PR_SET_PTRACER = 0x59616D61  # "Yama"
 # In the environment of an agent, of procs, and of their children: the directory of the session.
 CHILD_VARIABLE = "MONARCH_CHILD"
 BY_SIGNAL = 128  # the status of a process that signal N has ended is 128 + N, as in shells
-TERMINATED = (
-    BY_SIGNAL + signal.SIGTERM
-)  # the status of an agent that was told to end by that signal
+# The status of an agent that a SIGTERM has ended.
+TERMINATED = BY_SIGNAL + signal.SIGTERM
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _HAS_YAMA = os.path.exists("/proc/sys/kernel/yama")
 _libc: ctypes.CDLL | None = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None

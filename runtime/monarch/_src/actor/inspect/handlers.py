@@ -139,7 +139,6 @@ class InspectHandlers:
         message: DebugCommand | KeepFailures | BreakIn | SetBridge | BridgeBytes,
         _payload: Payload,
     ) -> None:
-        if (
-            peer == AGENT and self._run.proc_ref is not None
-        ):  # consoles send to host agents only, see `debug`
+        # Consoles send to host agents only, see `debug`.
+        if peer == AGENT and self._run.proc_ref is not None:
             parts().debug(self._run, message)

@@ -51,9 +51,8 @@ class OutputFolder:
     def __init__(self) -> None:
         self._folds: deque[Fold] = deque()
         self._first = 0  # number of the fold at the left end; numbers never repeat
-        self._numbers: dict[
-            tuple[str, str, str, int], list[int]
-        ] = {}  # by text: ascending fold numbers
+        # By text: ascending fold numbers.
+        self._numbers: dict[tuple[str, str, str, int], list[int]] = {}
         self._newest: dict[tuple[str, int], int] = {}  # by rank: the last fold it wrote to
 
     def __len__(self) -> int:

@@ -402,9 +402,8 @@ def call_on_main_thread(call: Callable[[FrameType | None], None]) -> bool:
 
 
 _calls: deque[Callable[[FrameType | None], None]] = deque()
-on_handler: Callable[[], None] | None = (
-    None  # called by the permanent handler; see `net.local.signal_pipe`
-)
+# The permanent handler calls it; see `net.local.signal_pipe`.
+on_handler: Callable[[], None] | None = None
 
 
 def _permanent_handler(signum: int, frame: FrameType | None) -> None:
