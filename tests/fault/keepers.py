@@ -25,7 +25,7 @@ KEEPER = """
     from tests.integration.sample_actors import Echo, Recorder, Teller
     from tests.integration.callers import Ring
     from tests.integration.gates import Gate
-    from tests.integration.failing_actors import Failing, Mortal
+    from tests.integration.failing_actors import Failing, Faulty
 
     class Mine(Actor):
         def __init__(self):

@@ -22,8 +22,8 @@ def casts_to_few() -> None:
     routes.CAST_FROM = 8
 
 
-class Phoenix(Actor):
-    """Counts its calls, and dies as it is told."""
+class Counting(Actor):
+    """An actor that counts its calls, and that ends itself or its process on request."""
 
     def __init__(self, name: str, *, born: str = "", fails_while: str = "") -> None:
         if fails_while and os.path.exists(fails_while):
@@ -97,7 +97,7 @@ class Phoenix(Actor):
 
     @endpoint
     def spawn_on(self, procs: ProcMesh) -> Any:
-        return procs.spawn("by an actor", Phoenix, "of an actor")
+        return procs.spawn("by an actor", Counting, "of an actor")
 
 
 def counts(mesh: Any) -> list[int]:

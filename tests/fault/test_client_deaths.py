@@ -19,14 +19,14 @@ CLIENT = """
     import psutil
     from monarch.actor import Actor, endpoint, this_host
     from tests.integration.sample_actors import Tidy
-    from tests.integration.failing_actors import Mortal
+    from tests.integration.failing_actors import Faulty
     from tests.integration.gates import Gate
 
     procs = this_host().spawn_procs({"gpus": 3})
     tidy = procs.spawn("tidy", Tidy, sys.argv[1])
     tidy.note.call("here").get()
-    mortal = procs.spawn("mortal", Mortal)
-    mortal.pid.call().get()
+    faulty = procs.spawn("faulty", Faulty)
+    faulty.pid.call().get()
     family = psutil.Process().children(recursive=True)
     print(*(child.pid for child in family), flush=True)
     sys.stdin.readline()
@@ -95,7 +95,7 @@ def test_a_client_killed_while_every_rank_is_busy(
 ) -> None:
     program_text = CLIENT.replace(
         "    family =",
-        "    mortal.hold.broadcast(Gate(sys.argv[2], sys.argv[3]))\n    family =",
+        "    faulty.hold.broadcast(Gate(sys.argv[2], sys.argv[3]))\n    family =",
     ).replace("import Gate\n", "import Gate\n    from monarch.config import configure\n"
               "    configure(cleanup_timeout='200ms')\n")  # fmt: skip
     arguments = (str(tmp_path / "said"), gate.gate.entered, gate.gate.leave)
@@ -148,7 +148,7 @@ def test_a_client_killed_with_its_agent_leaves_a_directory_that_the_next_one_swe
 def test_grandchildren_end_with_the_client(tmp_path: Path, own_base_directory: Path) -> None:
     program_text = CLIENT.replace(
         "    family =",
-        "    started = mortal.start_grandchild.call().get().values()\n    family =",
+        "    started = faulty.start_grandchild.call().get().values()\n    family =",
     )
     with running(tmp_path, program_text, str(tmp_path / "said")) as program:
         pids = [int(pid) for pid in program.line().split()]

@@ -16,7 +16,7 @@ from monarch.actor import Actor, BootstrapCommand, ProcMesh, RankFailure, Superv
 from monarch.actor import default_bootstrap_cmd as default
 from tests.conftest import Faults
 from tests.fault.test_respawning import agent_of_this_process
-from tests.integration.failing_actors import Mortal
+from tests.integration.failing_actors import Faulty
 
 Spawn = Callable[..., ProcMesh]
 MIB = 1 << 20
@@ -79,12 +79,12 @@ def failure_of(error: BaseException | None) -> RankFailure:
 def test_exit_segmentation_fault_and_kill_each_have_their_cause(
     spawn_procs: Spawn, faults: Faults
 ) -> None:
-    mortal = spawn_procs({"gpus": 3}, name="mesh").spawn("mortal", Mortal)
-    pids = mortal.pid.call().get().values()
+    faulty = spawn_procs({"gpus": 3}, name="mesh").spawn("faulty", Faulty)
+    pids = faulty.pid.call().get().values()
     ends = [
-        mortal.slice(gpus=0).exit_hard.call_one(3),
-        mortal.slice(gpus=1).crash.call_one(),
-        mortal.slice(gpus=2).kill_self.call_one(signal.SIGKILL),
+        faulty.slice(gpus=0).exit_hard.call_one(3),
+        faulty.slice(gpus=1).crash.call_one(),
+        faulty.slice(gpus=2).kill_self.call_one(signal.SIGKILL),
     ]
     failures = [failure_of(end.exception(timeout=60)) for end in ends]
     assert [failure.kind for failure in failures] == ["proc died"] * 3
@@ -104,14 +104,14 @@ def test_exit_segmentation_fault_and_kill_each_have_their_cause(
     assert (killed.reason, killed.memory) == ("killed by SIGKILL", None)
     names = ["exit_hard", "crash", "kill_self"]
     for death, name in zip((exited, crashed, killed), names, strict=True):
-        assert death.endpoint == f"Mortal.{name}"
+        assert death.endpoint == f"Faulty.{name}"
         assert death.endpoint_s is not None
         assert 0 <= death.endpoint_s <= death.ran_s
 
 
 def test_one_that_was_idle_ran_nothing(spawn_procs: Spawn, faults: Faults) -> None:
-    mortal = spawn_procs(name="mesh").spawn("mortal", Mortal)
-    os.kill(mortal.pid.call_one().get(), signal.SIGKILL)
+    faulty = spawn_procs(name="mesh").spawn("faulty", Faulty)
+    os.kill(faulty.pid.call_one().get(), signal.SIGKILL)
     death = faults.take().failures[0].death
     assert death is not None
     assert (death.endpoint, death.endpoint_s) == (None, None)
@@ -150,10 +150,10 @@ def test_a_process_that_the_kernel_kills_for_memory_is_told_as_such(
 def test_one_that_is_killed_in_a_group_with_a_limit_was_not_out_of_memory(
     spawn_procs: Spawn, faults: Faults, cgroup: Group
 ) -> None:
-    mortal = spawn_procs(name="mesh").spawn("mortal", Mortal)
-    pid = mortal.pid.call_one().get(timeout=60)
+    faulty = spawn_procs(name="mesh").spawn("faulty", Faulty)
+    pid = faulty.pid.call_one().get(timeout=60)
     (cgroup._folder / "cgroup.procs").write_text(str(pid))
-    failure = failure_of(mortal.kill_self.call_one(signal.SIGKILL).exception(timeout=60))
+    failure = failure_of(faulty.kill_self.call_one(signal.SIGKILL).exception(timeout=60))
     assert failure.message == "killed by SIGKILL"
     faults.take()
 
@@ -189,10 +189,10 @@ def test_an_actor_that_dies_for_want_of_gpu_memory_says_so(
 def test_the_end_of_the_host_agent_is_another_cause_than_that_of_a_process(
     spawn_procs: Spawn, faults: Faults
 ) -> None:
-    mortal = spawn_procs({"gpus": 2}, name="mesh").spawn("mortal", Mortal)
-    mortal.pid.call().get(timeout=60)
+    faulty = spawn_procs({"gpus": 2}, name="mesh").spawn("faulty", Faulty)
+    faulty.pid.call().get(timeout=60)
     agent_of_this_process().kill()
     fault = faults.take()
     assert {failure.kind for failure in fault.failures} == {"host lost"}
     assert "the host agent of mesh[gpus=0] is gone: its process (pid " in str(fault)
-    assert failure_of(mortal.slice(gpus=1).pid.call_one().exception(timeout=60)).kind == "host lost"
+    assert failure_of(faulty.slice(gpus=1).pid.call_one().exception(timeout=60)).kind == "host lost"

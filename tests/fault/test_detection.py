@@ -15,7 +15,7 @@ import pytest
 from monarch.actor import ProcMesh, SupervisionError
 from tests.conftest import Faults
 from tests.fault.test_respawning import agent_of_this_process
-from tests.integration.failing_actors import Mortal
+from tests.integration.failing_actors import Faulty
 from tests.integration.gates import GateKeeper
 
 # Of x86-64: system calls that wait, and which argument says for how long at most.
@@ -39,9 +39,9 @@ def sleeps_without_a_timer(process: psutil.Process) -> bool:
 def test_host_agent_and_zygote_sleep_until_the_kernel_tells_of_an_end(
     spawn_procs: Callable[..., ProcMesh], faults: Faults, gate: GateKeeper
 ) -> None:
-    mortal = spawn_procs({"gpus": 2}, name="mesh").spawn("mortal", Mortal)
-    pids = mortal.pid.call().get(timeout=60).values()
-    answer = mortal.slice(gpus=1).hold.call_one(gate.gate)
+    faulty = spawn_procs({"gpus": 2}, name="mesh").spawn("faulty", Faulty)
+    pids = faulty.pid.call().get(timeout=60).values()
+    answer = faulty.slice(gpus=1).hold.call_one(gate.gate)
     gate.wait_entered()
     agent = agent_of_this_process()
     (zygote,) = [child for child in agent.children() if child.children()]
@@ -53,6 +53,6 @@ def test_host_agent_and_zygote_sleep_until_the_kernel_tells_of_an_end(
         while not sleeps_without_a_timer(process):
             os.sched_yield()  # it has something to do, or to load
     os.kill(pids[1], signal.SIGKILL)
-    with pytest.raises(SupervisionError, match=r"while it ran Mortal\.hold"):
+    with pytest.raises(SupervisionError, match=r"while it ran Faulty\.hold"):
         answer.get(timeout=60)
     faults.take()

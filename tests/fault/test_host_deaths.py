@@ -14,7 +14,7 @@ import pytest
 from monarch.actor import ProcMesh, SupervisionError, this_host
 from monarch.observe import snapshot
 from tests.conftest import Faults
-from tests.integration.failing_actors import Mortal
+from tests.integration.failing_actors import Faulty
 from tests.integration.gates import GateKeeper
 from tests.integration.programs import watched
 from tests.integration.sample_actors import Echo, Teller
@@ -47,8 +47,8 @@ def test_procs_end_calls_tell_and_the_next_mesh_is_on_a_new_host(
 ) -> None:
     procs = this_host().spawn_procs({"gpus": 2}, name="lost")
     pids = procs.spawn("teller", Teller).pid.call().get().values()
-    mortal = procs.spawn("mortal", Mortal)
-    answers = [mortal.hold_on.call([0, 1], gate.gate), mortal.pid.call()]
+    faulty = procs.spawn("faulty", Faulty)
+    answers = [faulty.hold_on.call([0, 1], gate.gate), faulty.pid.call()]
     gate.wait_entered(2)
     first = agent()
     with watched([*pids, first.pid, zygote().pid]) as processes:
@@ -60,7 +60,7 @@ def test_procs_end_calls_tell_and_the_next_mesh_is_on_a_new_host(
         processes.wait_all_ended()
     assert "lost" in str(faults.take())
     with pytest.raises(SupervisionError):
-        mortal.pid.call().get(timeout=60)
+        faulty.pid.call().get(timeout=60)
     with pytest.raises(SupervisionError):
         procs.spawn("another", Echo).rank.call().get(timeout=60)
 
@@ -69,7 +69,7 @@ def test_procs_end_calls_tell_and_the_next_mesh_is_on_a_new_host(
     assert agent().pid != first.pid
     assert len(list(own_base_directory.glob("monarch-*"))) == 1
     with pytest.raises(SupervisionError):
-        mortal.pid.call().get(timeout=60)
+        faulty.pid.call().get(timeout=60)
     procs.stop().get(timeout=60)
     assert [seen.name for seen in snapshot()] == ["fresh"]
     fresh.stop().get(timeout=60)

@@ -42,7 +42,7 @@ from tests.integration.commands import Commands
 from tests.integration.gates import GateKeeper
 from tests.integration.programs import watched
 from tests.integration.sample_actors import Teller
-from tests.integration.worker_actors import Resident
+from tests.integration.worker_actors import WorkerActor
 from tests.workers import PATIENCE_S, TRUST_ALL, Worker, worker, workers
 
 pytestmark = pytest.mark.slow
@@ -240,12 +240,12 @@ def test_what_failed_meanwhile_is_told_to_the_next_client_once(
 
 BOTH = """
     from monarch.actor import attach_to_workers
-    from tests.integration.worker_actors import Resident
+    from tests.integration.worker_actors import WorkerActor
     hosts = attach_to_workers(ca="trust_all_connections", workers=sys.argv[2:])
     procs = hosts.spawn_procs(name="workers")
     near = this_host().spawn_procs(name="near")
-    residents, far = near.spawn("residents", Resident), procs.spawn("far", Resident)
-    far.ask.call(residents).get()
+    worker_actors, far = near.spawn("worker_actors", WorkerActor), procs.spawn("far", WorkerActor)
+    far.ask.call(worker_actors).get()
     keep(name)
 """
 
@@ -256,12 +256,12 @@ def test_what_is_where_the_client_was_and_what_is_on_workers_is_out_of_reach_for
     with keeper(tmp_path, name, BOTH, *addresses(two)) as first:
         killed(first)
     session = attach(name)
-    pid = session["residents"].pid.call_one().get(timeout=PATIENCE_S)
+    pid = session["worker_actors"].pid.call_one().get(timeout=PATIENCE_S)
     assert psutil.pid_exists(pid)
     with pytest.raises(ActorError, match="has ended"):
-        session["far"].ask.call(session["residents"]).get(timeout=PATIENCE_S)
+        session["far"].ask.call(session["worker_actors"]).get(timeout=PATIENCE_S)
     # What is new there is reached as ever.
-    new = this_host().spawn_procs().spawn("new", Resident)
+    new = this_host().spawn_procs().spawn("new", WorkerActor)
     pid = new.pid.call_one().get(timeout=PATIENCE_S)
     assert session["far"].ask.call(new).get(timeout=PATIENCE_S).values() == [pid, pid]
 

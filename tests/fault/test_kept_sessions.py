@@ -221,7 +221,7 @@ def test_what_failed_meanwhile_is_told_to_the_next_client_once(
     name: str, tmp_path: Path, gate: GateKeeper, faults: Faults, own_base_directory: Path
 ) -> None:
     with keeper(tmp_path, name) as first:
-        first.do("procs.spawn('mortal', Mortal).pid.call().get()")
+        first.do("procs.spawn('faulty', Faulty).pid.call().get()")
         pid = first.value("procs.spawn('t', Teller).slice(gpus=1).pid.call_one().get()")
         gates = f"Gate({gate.gate.entered!r}, {gate.gate.leave!r})"
         first.do(f"mine.slice(gpus=0).fail_at.broadcast({gates})")
@@ -253,8 +253,8 @@ def test_what_one_client_has_heard_is_no_news_to_the_next(
     name: str, tmp_path: Path, faults: Faults
 ) -> None:
     with keeper(tmp_path, name) as first:
-        first.do("mortal = procs.spawn('mortal', Mortal)")
-        first.do("mortal.slice(gpus=1).exit_hard.call_one(3).exception()")
+        first.do("faulty = procs.spawn('faulty', Faulty)")
+        first.do("faulty.slice(gpus=1).exit_hard.call_one(3).exception()")
         first.do("procs.spawn('failing', Failing)")  # refused: a proc is dead
         first.do("import threading; threading.Event().wait(0) or told")
         while first.value("len(told)") == "0":
@@ -428,12 +428,12 @@ def test_a_fault_that_ends_a_script_ends_no_kept_session(name: str, tmp_path: Pa
         from monarch.actor import this_host
         from monarch.session import keep
         from tests.integration.sample_actors import Counter
-        from tests.integration.failing_actors import Mortal
+        from tests.integration.failing_actors import Faulty
         procs = this_host().spawn_procs({"gpus": 2}, name="workers")
         counter = procs.spawn("counter", Counter)
         counter.add.call(5).get()
         keep(sys.argv[1])
-        procs.spawn("mortal", Mortal).slice(gpus=1).exit_hard.broadcast(3)
+        procs.spawn("faulty", Faulty).slice(gpus=1).exit_hard.broadcast(3)
         sys.stdin.readline()
     """
     with running(tmp_path, program, name) as script:

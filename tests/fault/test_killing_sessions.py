@@ -16,7 +16,7 @@ from monarch.actor import ProcMesh, SupervisionError, shutdown_context, this_hos
 from tests.conftest import Faults
 from tests.fault.test_host_deaths import agent
 from tests.integration.commands import Commands
-from tests.integration.failing_actors import Mortal
+from tests.integration.failing_actors import Faulty
 from tests.integration.gates import GateKeeper
 from tests.integration.programs import Program, running, watched
 from tests.integration.sample_actors import Echo, Teller, Tidy
@@ -32,7 +32,7 @@ CLIENT = """
     import monarch.actor
     from monarch.config import configure
     from tests.integration.sample_actors import Tidy
-    from tests.integration.failing_actors import Mortal
+    from tests.integration.failing_actors import Faulty
     from tests.integration.gates import Gate
 
     configure(cleanup_timeout=sys.argv[4])
@@ -40,9 +40,9 @@ CLIENT = """
     procs = this_host().spawn_procs({"gpus": 2}, name="workers")
     tidy = procs.spawn("tidy", Tidy, sys.argv[1])
     tidy.note.call("here").get()
-    mortal = procs.spawn("mortal", Mortal)
-    mortal.start_grandchild.call().get()
-    held = mortal.slice(gpus=0).hold.call_one(Gate(sys.argv[2], sys.argv[3]))
+    faulty = procs.spawn("faulty", Faulty)
+    faulty.start_grandchild.call().get()
+    held = faulty.slice(gpus=0).hold.call_one(Gate(sys.argv[2], sys.argv[3]))
     family = psutil.Process().children(recursive=True)
     print(*(child.pid for child in family), flush=True)
     try:
@@ -316,7 +316,7 @@ def test_an_agent_that_is_told_twice_ends_at_once(
 ) -> None:
     procs = spawn_procs({"gpus": 2})
     pids = procs.spawn("teller", Teller).pid.call().get().values()
-    held = procs.spawn("mortal", Mortal).hold.call(gate.gate)
+    held = procs.spawn("faulty", Faulty).hold.call(gate.gate)
     gate.wait_entered(2)
     with watched(pids) as processes:
         found: psutil.Process = agent()
@@ -335,7 +335,7 @@ def test_what_is_asked_of_an_agent_that_ends_is_told_so_too(
     spawn_procs: Spawn, faults: Faults, gate: GateKeeper
 ) -> None:
     procs = spawn_procs({"gpus": 1}, name="first")
-    held = procs.spawn("mortal", Mortal).hold.call(gate.gate)
+    held = procs.spawn("faulty", Faulty).hold.call(gate.gate)
     gate.wait_entered()
     os.kill(agent().pid, signal.SIGTERM)
     with pytest.raises(SupervisionError):  # at once, or when it has ended

@@ -20,13 +20,13 @@ CLIENT = """
     from monarch.config import configure
     from monarch.actor import shutdown_context, this_host
     from tests.integration.sample_actors import Tidy
-    from tests.integration.failing_actors import Mortal
+    from tests.integration.failing_actors import Faulty
 
     configure(cleanup_timeout=sys.argv[2])
     procs = this_host().spawn_procs({"gpus": 2}, name="workers")
     procs.spawn("tidy", Tidy, sys.argv[1]).note.call("here").get()
-    mortal = procs.spawn("mortal", Mortal)
-    mortal.start_grandchild.call().get()
+    faulty = procs.spawn("faulty", Faulty)
+    faulty.start_grandchild.call().get()
     agent, = psutil.Process().children()
     zygote, = agent.children()
     print(agent.pid, zygote.pid, *(p.pid for p in zygote.children(recursive=True)), flush=True)
@@ -127,7 +127,7 @@ def test_the_death_of_a_parent_alone_is_enough(tmp_path: Path, which: str) -> No
         ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(5)); os.kill(os.getpid(), 15)", 5),
         ("shutdown_context(); shutdown_context(); sys.exit(0)", 0),
         ("atexit.register(shutdown_context); sys.exit(0)", 0),
-        ("mortal.slice(gpus=0).kill_self.call_one(9).exception(); os._exit(0)", 0),
+        ("faulty.slice(gpus=0).kill_self.call_one(9).exception(); os._exit(0)", 0),
     ],
 )
 def test_an_end_in_order_says_nothing_and_leaves_nothing(

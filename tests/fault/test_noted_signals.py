@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from monarch.actor import Actor, ProcMesh, endpoint
-from tests.integration.failing_actors import Mortal
+from tests.integration.failing_actors import Faulty
 from tests.integration.gates import PATIENCE_S, Gate, GateKeeper, gate_in, write_byte
 
 Spawn = Callable[..., ProcMesh]
@@ -84,7 +84,7 @@ def test_an_endpoint_that_sleeps_wakes_to_see_it(
 ) -> None:
     procs = spawn_procs(name="workers")
     sleeps = procs.spawn("sleeps", Sleeps)
-    other = spawn_procs(name="others").spawn("other", Mortal)
+    other = spawn_procs(name="others").spawn("other", Faulty)
     answer = getattr(sleeps, how).call_one(other, gate.gate, notes.gate)
     gate.wait_entered()
     notes.wait_entered()

@@ -20,9 +20,9 @@ from tests.integration.callers import Ring
 from tests.integration.failing_actors import (
     DiesInConstructor,
     Failing,
+    Faulty,
     HoldsInCleanup,
     HoldsInConstructor,
-    Mortal,
 )
 from tests.integration.gates import GateKeeper
 from tests.integration.programs import watched
@@ -63,14 +63,14 @@ def check_killed(failure: RankFailure, rank: int, pid: int, endpoint: str | None
     assert failure.death.ran_s > 0
 
 
-def check_others_work(mortal: Mortal, dead: int) -> None:
+def check_others_work(faulty: Faulty, dead: int) -> None:
     """That ranks beside the dead one answer, and every way to call it says that it is dead."""
     for rank in {0, 1, 2} - {dead}:
-        assert mortal.slice(gpus=rank).kill_self_on.call_one([], 0).get() == rank
-    gone = mortal.slice(gpus=dead)
+        assert faulty.slice(gpus=rank).kill_self_on.call_one([], 0).get() == rank
+    gone = faulty.slice(gpus=dead)
     said = rf"mesh\[gpus={dead}\] \(pid \d+\) died"
     for answer in (
-        mortal.pid.call(),
+        faulty.pid.call(),
         gone.pid.call_one(),
         gone.pid.choose(),
         next(gone.pid.stream()),
@@ -78,60 +78,60 @@ def check_others_work(mortal: Mortal, dead: int) -> None:
         with pytest.raises(SupervisionError, match=said):
             answer.get(timeout=60)
     with pytest.raises(SupervisionError, match=said):
-        mortal.pid.broadcast()
-    outcomes = [answer.exception(timeout=60) for answer in mortal.pid.stream()]
+        faulty.pid.broadcast()
+    outcomes = [answer.exception(timeout=60) for answer in faulty.pid.stream()]
     assert sum(outcome is None for outcome in outcomes) == 2
 
 
 def test_killed_while_idle(mesh: ProcMesh, faults: Faults) -> None:
-    mortal = mesh.spawn("mortal", Mortal)
+    faulty = mesh.spawn("faulty", Faulty)
     pids = pids_of(mesh)
     os.kill(pids[1], signal.SIGKILL)
     fault = faults.take()
     assert fault.mesh_name == "mesh"
     (failure,) = fault.failures
     check_killed(failure, 1, pids[1], None)
-    check_killed(the_failure(mortal.pid.call().exception(timeout=60)), 1, pids[1], None)
-    check_others_work(mortal, 1)
+    check_killed(the_failure(faulty.pid.call().exception(timeout=60)), 1, pids[1], None)
+    check_others_work(faulty, 1)
 
 
 def test_killed_in_a_call(mesh: ProcMesh, faults: Faults, gate: GateKeeper) -> None:
-    mortal = mesh.spawn("mortal", Mortal)
+    faulty = mesh.spawn("faulty", Faulty)
     pids = pids_of(mesh)
-    answer = mortal.hold_on.call([2], gate.gate)
+    answer = faulty.hold_on.call([2], gate.gate)
     gate.wait_entered()
     os.kill(pids[2], signal.SIGKILL)
     with pytest.raises(SupervisionError) as caught:
         answer.get(timeout=60)
-    check_killed(the_failure(caught.value), 2, pids[2], "Mortal.hold_on")
+    check_killed(the_failure(caught.value), 2, pids[2], "Faulty.hold_on")
     assert str(caught.value) == (
-        f"mesh[gpus=2] (pid {pids[2]}) died while it ran Mortal.hold_on: killed by SIGKILL"
+        f"mesh[gpus=2] (pid {pids[2]}) died while it ran Faulty.hold_on: killed by SIGKILL"
     )
-    check_killed(faults.take().failures[0], 2, pids[2], "Mortal.hold_on")
-    check_others_work(mortal, 2)
+    check_killed(faults.take().failures[0], 2, pids[2], "Faulty.hold_on")
+    check_others_work(faulty, 2)
 
 
 def test_killed_in_a_call_while_another_actor_of_the_rank_was_quicker(
     mesh: ProcMesh, faults: Faults, gate: GateKeeper
 ) -> None:
-    mortal, echo = mesh.spawn("mortal", Mortal), mesh.spawn("echo", Echo)
+    faulty, echo = mesh.spawn("faulty", Faulty), mesh.spawn("echo", Echo)
     pids = pids_of(mesh)
-    answer = mortal.hold_on.call([0], gate.gate)
+    answer = faulty.hold_on.call([0], gate.gate)
     gate.wait_entered()
     assert echo.rank.call().get().values() == [0, 1, 2]
     os.kill(pids[0], signal.SIGKILL)
-    check_killed(the_failure(answer.exception(timeout=60)), 0, pids[0], "Mortal.hold_on")
+    check_killed(the_failure(answer.exception(timeout=60)), 0, pids[0], "Faulty.hold_on")
     faults.take()
 
 
 def test_killed_in_a_broadcast(mesh: ProcMesh, faults: Faults, gate: GateKeeper) -> None:
-    mortal = mesh.spawn("mortal", Mortal)
+    faulty = mesh.spawn("faulty", Faulty)
     pids = pids_of(mesh)
-    mortal.hold_on.broadcast([0], gate.gate)
+    faulty.hold_on.broadcast([0], gate.gate)
     gate.wait_entered()
     os.kill(pids[0], signal.SIGKILL)
-    check_killed(faults.take().failures[0], 0, pids[0], "Mortal.hold_on")
-    check_others_work(mortal, 0)
+    check_killed(faults.take().failures[0], 0, pids[0], "Faulty.hold_on")
+    check_others_work(faulty, 0)
 
 
 def test_killed_while_its_actor_is_constructed(
@@ -175,7 +175,7 @@ def test_killed_before_it_has_said_hello(spawn_procs: Spawn, faults: Faults) -> 
     """Whether it dies before or after its hello, the call ends and says that it was killed."""
     for _ in range(5):
         procs = spawn_procs({"gpus": 2}, name="young")
-        answer = procs.spawn("mortal", Mortal).pid.call()
+        answer = procs.spawn("faulty", Faulty).pid.call()
         pid = None
         while pid is None:
             pid = next(seen for seen in snapshot() if seen.uid == procs.uid).rows[1].pid
@@ -188,46 +188,46 @@ def test_killed_before_it_has_said_hello(spawn_procs: Spawn, faults: Faults) -> 
 
 @pytest.mark.parametrize("status", [0, 3, 255])
 def test_a_hard_exit_is_told_with_its_status(mesh: ProcMesh, faults: Faults, status: int) -> None:
-    mortal = mesh.spawn("mortal", Mortal)
-    failure = the_failure(mortal.slice(gpus=1).exit_hard.call_one(status).exception(timeout=60))
+    faulty = mesh.spawn("faulty", Faulty)
+    failure = the_failure(faulty.slice(gpus=1).exit_hard.call_one(status).exception(timeout=60))
     assert failure.death is not None
     assert failure.death.exit_code == status
     assert failure.death.signal_name is None
     assert failure.message == f"exited with status {status}"
-    assert failure.death.endpoint == "Mortal.exit_hard"
+    assert failure.death.endpoint == "Faulty.exit_hard"
     faults.take()
-    check_others_work(mortal, 1)
+    check_others_work(faulty, 1)
 
 
 def test_a_segmentation_fault_is_told_as_such(mesh: ProcMesh, faults: Faults) -> None:
-    mortal = mesh.spawn("mortal", Mortal)
-    failure = the_failure(mortal.slice(gpus=2).crash.call_one().exception(timeout=60))
+    faulty = mesh.spawn("faulty", Faulty)
+    failure = the_failure(faulty.slice(gpus=2).crash.call_one().exception(timeout=60))
     assert failure.death is not None
     assert failure.death.signal_name == "SIGSEGV"
-    assert failure.death.endpoint == "Mortal.crash"
+    assert failure.death.endpoint == "Faulty.crash"
     (fatal, _, *frames) = failure.death.last_lines
     assert fatal == "Fatal Python error: Segmentation fault"
     assert frames[-1].endswith(" in crash"), "the user's frames, and none of the runtime"
     faults.take()
-    check_others_work(mortal, 2)
+    check_others_work(faulty, 2)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGABRT, signal.SIGHUP])
 def test_every_signal_that_ends_a_process_is_named(
     mesh: ProcMesh, faults: Faults, number: signal.Signals
 ) -> None:
-    mortal = mesh.spawn("mortal", Mortal)
-    failure = the_failure(mortal.slice(gpus=0).kill_self.call_one(number).exception(timeout=60))
+    faulty = mesh.spawn("faulty", Faulty)
+    failure = the_failure(faulty.slice(gpus=0).kill_self.call_one(number).exception(timeout=60))
     assert failure.message == f"killed by {number.name}"
     faults.take()
 
 
 def test_the_last_lines_on_stderr_are_told(mesh: ProcMesh, faults: Faults) -> None:
-    mortal = mesh.spawn("mortal", Mortal)
+    faulty = mesh.spawn("faulty", Faulty)
     lines = [f"line {number}" for number in range(60)]
-    mortal.slice(gpus=1).say_on_stderr.call_one(*lines).get()
+    faulty.slice(gpus=1).say_on_stderr.call_one(*lines).get()
     with pytest.raises(SupervisionError) as caught:
-        mortal.kill_self_on.call([1], signal.SIGKILL).get(timeout=60)
+        faulty.kill_self_on.call([1], signal.SIGKILL).get(timeout=60)
     failure = the_failure(caught.value)
     assert failure.death is not None
     assert failure.death.stderr_tail == tuple(lines[-50:])
@@ -240,11 +240,11 @@ def test_the_last_lines_on_stderr_are_told(mesh: ProcMesh, faults: Faults) -> No
 def test_of_calls_in_flight_the_first_are_answered_and_the_rest_told_of_the_end(
     mesh: ProcMesh, faults: Faults
 ) -> None:
-    mortal = mesh.spawn("mortal", Mortal).slice(gpus=0)
-    mortal.pid.call_one().get()
-    answers = [mortal.pid.call_one() for _ in range(100)]
-    end = mortal.exit_hard.call_one(1)
-    answers += [mortal.pid.call_one() for _ in range(100)]
+    faulty = mesh.spawn("faulty", Faulty).slice(gpus=0)
+    faulty.pid.call_one().get()
+    answers = [faulty.pid.call_one() for _ in range(100)]
+    end = faulty.exit_hard.call_one(1)
+    answers += [faulty.pid.call_one() for _ in range(100)]
     assert the_failure(end.exception(timeout=60)).message == "exited with status 1"
     # Answers that were about to leave when the process ended went with it.
     failed = [answer.exception(timeout=60) is not None for answer in answers]
@@ -254,23 +254,23 @@ def test_of_calls_in_flight_the_first_are_answered_and_the_rest_told_of_the_end(
 
 
 def test_ranks_that_die_alike_are_told_as_one(mesh: ProcMesh, faults: Faults) -> None:
-    mortal = mesh.spawn("mortal", Mortal)
-    error = mortal.kill_self_on.call([0, 1, 2], signal.SIGKILL).exception(timeout=60)
+    faulty = mesh.spawn("faulty", Faulty)
+    error = faulty.kill_self_on.call([0, 1, 2], signal.SIGKILL).exception(timeout=60)
     assert isinstance(error, SupervisionError)
     told: set[int] = set()
     while told != {0, 1, 2}:  # between one and three faults
         told |= {failure.rank for failure in faults.take().failures}
     assert {failure.rank for failure in error.failures} <= {0, 1, 2}
     with pytest.raises(SupervisionError) as caught:
-        mortal.pid.call().get(timeout=60)
+        faulty.pid.call().get(timeout=60)
     assert sorted(failure.rank for failure in caught.value.failures) == [0, 1, 2]
     assert str(caught.value).count("killed by SIGKILL") == 1
 
 
 def test_everybody_who_waits_is_told(mesh: ProcMesh, faults: Faults, gate: GateKeeper) -> None:
-    mortal = mesh.spawn("mortal", Mortal)
+    faulty = mesh.spawn("faulty", Faulty)
     pid = pids_of(mesh)[1]
-    answer = mortal.slice(gpus=1).hold.call_one(gate.gate)
+    answer = faulty.slice(gpus=1).hold.call_one(gate.gate)
     gate.wait_entered()
     told: list[BaseException | None] = []
 
@@ -295,10 +295,10 @@ def test_everybody_who_waits_is_told(mesh: ProcMesh, faults: Faults, gate: GateK
 def test_an_actor_that_calls_a_rank_that_dies_is_told_too(
     mesh: ProcMesh, faults: Faults, gate: GateKeeper
 ) -> None:
-    mortal, ring = mesh.spawn("mortal", Mortal), mesh.spawn("ring", Ring)
+    faulty, ring = mesh.spawn("faulty", Faulty), mesh.spawn("ring", Ring)
     echo = mesh.spawn("echo", Echo)
     assert ring.slice(gpus=0).ask.call_one(echo.slice(gpus=2), 1).get() == 1
-    mortal.slice(gpus=2).exit_hard.call_one(9).exception(timeout=60)
+    faulty.slice(gpus=2).exit_hard.call_one(9).exception(timeout=60)
     faults.take()
     with pytest.raises(ActorError, match="exited with status 9") as caught:
         ring.slice(gpus=0).ask.call_one(echo.slice(gpus=2), 1).get(timeout=60)
@@ -310,13 +310,13 @@ def test_an_actor_that_calls_a_rank_that_dies_is_told_too(
 
 
 def test_a_rank_that_is_only_stopped_is_no_failure(mesh: ProcMesh) -> None:
-    mortal = mesh.spawn("mortal", Mortal)
-    pids = mortal.pid.call().get().values()
+    faulty = mesh.spawn("faulty", Faulty)
+    pids = faulty.pid.call().get().values()
     os.kill(pids[1], signal.SIGSTOP)
     try:
-        answer = mortal.pid.call()
-        assert mortal.slice(gpus=0).pid.call_one().get() == pids[0]
-        assert mortal.slice(gpus=2).pid.call_one().get() == pids[2]
+        answer = faulty.pid.call()
+        assert faulty.slice(gpus=0).pid.call_one().get() == pids[0]
+        assert faulty.slice(gpus=2).pid.call_one().get() == pids[2]
         with pytest.raises(TimeoutError):
             answer.get(timeout=0.05)
         (seen,) = [found for found in snapshot() if found.uid == mesh.uid]
@@ -328,16 +328,16 @@ def test_a_rank_that_is_only_stopped_is_no_failure(mesh: ProcMesh) -> None:
 
 
 def test_a_rank_that_holds_the_gil_is_busy_and_not_dead(mesh: ProcMesh, gate: GateKeeper) -> None:
-    mortal = mesh.spawn("mortal", Mortal)
+    faulty = mesh.spawn("faulty", Faulty)
     pids = pids_of(mesh)
-    answer = mortal.slice(gpus=1).hold_the_gil.call_one(gate.gate)
+    answer = faulty.slice(gpus=1).hold_the_gil.call_one(gate.gate)
     gate.wait_entered()
     for _ in range(20):
         (seen,) = [found for found in snapshot() if found.uid == mesh.uid]
         assert [row.state for row in seen.rows] == ["idle", "busy", "idle"]
         assert seen.rows[1].endpoint == "hold_the_gil"
-        assert mortal.slice(gpus=0).pid.call_one().get() == pids[0]
-    later = mortal.pid.call()
+        assert faulty.slice(gpus=0).pid.call_one().get() == pids[0]
+    later = faulty.pid.call()
     with pytest.raises(TimeoutError):
         later.get(timeout=0.01)
     gate.open()
@@ -356,9 +356,9 @@ def test_a_mesh_with_a_stopped_rank_can_be_stopped(spawn_procs: Spawn) -> None:
 
 
 def test_the_snapshot_of_a_mesh_tells_of_its_dead(mesh: ProcMesh, faults: Faults) -> None:
-    mortal = mesh.spawn("mortal", Mortal)
-    mortal.initialized.get(timeout=60)  # three processes need not begin at once
-    mortal.slice(gpus=1).exit_hard.call_one(4).exception(timeout=60)
+    faulty = mesh.spawn("faulty", Faulty)
+    faulty.initialized.get(timeout=60)  # three processes need not begin at once
+    faulty.slice(gpus=1).exit_hard.call_one(4).exception(timeout=60)
     faults.take()
     (seen,) = [found for found in snapshot() if found.uid == mesh.uid]
     assert seen.state == "failed"
@@ -370,7 +370,7 @@ def test_the_snapshot_of_a_mesh_tells_of_its_dead(mesh: ProcMesh, faults: Faults
 def test_a_mesh_with_a_dead_rank_refuses_new_actors_but_not_on_what_is_left(
     mesh: ProcMesh, faults: Faults
 ) -> None:
-    mesh.spawn("mortal", Mortal).slice(gpus=2).exit_hard.call_one(4).exception(timeout=60)
+    mesh.spawn("faulty", Faulty).slice(gpus=2).exit_hard.call_one(4).exception(timeout=60)
     faults.take()
     remedy = r"'echo' is not spawned: stop\(\) these procs and spawn others, or go on with a slice"
     with pytest.raises(SupervisionError, match=rf"(?s)exited with status 4.*\n{remedy}") as refused:
@@ -402,8 +402,8 @@ def test_a_failed_actor_affects_no_other_actor_of_its_mesh(mesh: ProcMesh, fault
 
 
 def test_what_a_rank_has_started_ends_with_it(mesh: ProcMesh, faults: Faults) -> None:
-    mortal = mesh.spawn("mortal", Mortal)
-    grandchildren = mortal.start_grandchild.call().get().values()
+    faulty = mesh.spawn("faulty", Faulty)
+    grandchildren = faulty.start_grandchild.call().get().values()
     pids = pids_of(mesh)
     with watched(grandchildren[:1]) as killed, watched(grandchildren[1:]) as stopped:
         os.kill(pids[0], signal.SIGKILL)

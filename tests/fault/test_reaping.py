@@ -118,7 +118,7 @@ def test_a_session_that_lives_without_its_directory_is_left_alone(
         shutil.rmtree(left)
         assert shell.reap() == (0, "nothing to reap\n", "")
         assert psutil.pid_exists(one.agent)
-        one.program.say("print(mortal.pid.call().get().values() != [])")
+        one.program.say("print(faulty.pid.call().get().values() != [])")
         assert one.program.line() == "True"
 
 

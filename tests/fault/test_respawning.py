@@ -16,7 +16,7 @@ from monarch.config import configured
 from monarch.observe import meshes, snapshot
 from monarch.supervision import Restart
 from tests.conftest import Faults
-from tests.integration.failing_actors import Mortal
+from tests.integration.failing_actors import Faulty
 from tests.integration.programs import watched
 from tests.integration.sample_actors import Echo
 
@@ -70,17 +70,17 @@ ALL_LOADED = list(SPARE_TIME)
 DEATHS = ["killed", "exits", "crashes", "raises"]
 
 
-def die(mortal: Mortal, how: str) -> None:
+def die(faulty: Faulty, how: str) -> None:
     """That one ends, in that way."""
     match how:
         case "killed":
-            mortal.kill_self.broadcast(signal.SIGKILL)
+            faulty.kill_self.broadcast(signal.SIGKILL)
         case "exits":
-            mortal.exit_hard.broadcast(3)
+            faulty.exit_hard.broadcast(3)
         case "crashes":
-            mortal.kill_self.broadcast(signal.SIGSEGV)
+            faulty.kill_self.broadcast(signal.SIGSEGV)
         case _:
-            mortal.kill_self.broadcast("no number")  # type: ignore[arg-type]
+            faulty.kill_self.broadcast("no number")  # type: ignore[arg-type]
 
 
 def test_respawned_on_the_same_host_after_deaths_of_every_kind_nothing_grows(
@@ -94,14 +94,14 @@ def test_respawned_on_the_same_host_after_deaths_of_every_kind_nothing_grows(
     before: dict[str, object] = {}
     memory: list[int] = []
     for round_ in range(ROUNDS):
-        procs = this_host().spawn_procs({"gpus": 2}, name="mortal")
-        mortal = procs.spawn("mortal", Mortal)
-        pids = mortal.pid.call().get(timeout=60).values()
+        procs = this_host().spawn_procs({"gpus": 2}, name="faulty")
+        faulty = procs.spawn("faulty", Faulty)
+        pids = faulty.pid.call().get(timeout=60).values()
         with watched(pids) as processes:
-            die(mortal.slice(gpus=round_ % 2), DEATHS[round_ % len(DEATHS)])
+            die(faulty.slice(gpus=round_ % 2), DEATHS[round_ % len(DEATHS)])
             faults.take()
             with pytest.raises(SupervisionError):
-                mortal.pid.call().get(timeout=60)
+                faulty.pid.call().get(timeout=60)
             procs.stop().get(timeout=60)
             processes.wait_all_ended()
         assert steady.rank.call().get().values() == [0, 1]
@@ -118,20 +118,20 @@ def test_restarted_in_place_after_deaths_of_every_kind_nothing_grows(
 ) -> None:
     policy = Restart(at_most=ROUNDS + 1, within="1h", back_off=0)
     with configured(preload=ALL_LOADED):
-        mortal = spawn_procs({"gpus": 3}, name="mortal", restart=policy).spawn("mortal", Mortal)
-    mortal.pid.call().get(timeout=60)
+        faulty = spawn_procs({"gpus": 3}, name="faulty", restart=policy).spawn("faulty", Faulty)
+    faulty.pid.call().get(timeout=60)
     (directory,) = own_base_directory.glob("monarch-*")
     holdings = Holdings(directory)
     before: dict[str, object] = {}
     memory: list[int] = []
     for round_ in range(ROUNDS):
-        one = mortal.slice(gpus=round_ % 3)
+        one = faulty.slice(gpus=round_ % 3)
         pid = one.pid.call_one().get(timeout=60)
         with watched([pid]) as processes:
             die(one, DEATHS[round_ % len(DEATHS)])
             processes.wait_all_ended()
         # The first of these may still have gone to the life before.
-        while mortal.pid.call().exception(timeout=60) is not None:
+        while faulty.pid.call().exception(timeout=60) is not None:
             pass
         assert one.pid.call_one().get(timeout=60) != pid
         if round_ == SETTLED:
@@ -139,7 +139,7 @@ def test_restarted_in_place_after_deaths_of_every_kind_nothing_grows(
     assert holdings.counts() == before
     grown = [after - b for after, b in zip(holdings.memory(), memory, strict=True)]
     assert max(grown) < MOST_GROWTH, grown
-    (seen,) = [found for found in snapshot() if found.name == "mortal"]
+    (seen,) = [found for found in snapshot() if found.name == "faulty"]
     assert sum(row.restarts for row in seen.rows) == ROUNDS
 
 

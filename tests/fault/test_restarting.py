@@ -24,8 +24,8 @@ from monarch.actor import (
 from monarch.observe import RankRestarting, metrics, snapshot
 from monarch.supervision import Restart
 from tests.conftest import Faults
-from tests.fault.restarted_actors import OFTEN, Phoenix, Spawn, counts
-from tests.integration.failing_actors import Mortal
+from tests.fault.restarted_actors import OFTEN, Counting, Spawn, counts
+from tests.integration.failing_actors import Faulty
 from tests.integration.gates import GateKeeper, write_byte
 from tests.integration.programs import watched
 from tests.integration.sample_actors import Echo, append
@@ -37,35 +37,35 @@ from tests.integration.sample_actors import Echo, append
 def test_what_dies_is_made_again_in_its_place_and_the_others_go_on(
     renewed: ProcMesh, how: str
 ) -> None:
-    phoenix = renewed.spawn("phoenix", Phoenix, "first")
-    beside = renewed.spawn("beside", Phoenix, "second")
-    assert counts(phoenix) == counts(beside) == [1, 1, 1]
-    before = phoenix.pid.call().get().values()
+    counting = renewed.spawn("counting", Counting, "first")
+    beside = renewed.spawn("beside", Counting, "second")
+    assert counts(counting) == counts(beside) == [1, 1, 1]
+    before = counting.pid.call().get().values()
     with pytest.raises(RestartedError):
-        phoenix.slice(gpus=1).die.call_one(how).get(timeout=60)
-    after = phoenix.pid.call().get(timeout=60).values()
+        counting.slice(gpus=1).die.call_one(how).get(timeout=60)
+    after = counting.pid.call().get(timeout=60).values()
     assert [a == b for a, b in zip(before, after, strict=True)] == [True, False, True]
-    assert counts(phoenix) == counts(beside) == [2, 1, 2]
+    assert counts(counting) == counts(beside) == [2, 1, 2]
     assert beside.slice(gpus=1).count.call_one().get() == ("second", 2)
 
 
 def test_an_exception_that_nobody_waits_for_is_a_death_like_any_other(
     renewed: ProcMesh, restarts: queue.SimpleQueue[RankRestarting]
 ) -> None:
-    phoenix = renewed.spawn("phoenix", Phoenix, "first")
-    phoenix.slice(gpus=2).die.broadcast("by a mistake")
+    counting = renewed.spawn("counting", Counting, "first")
+    counting.slice(gpus=2).die.broadcast("by a mistake")
     failure = restarts.get(timeout=60).failure
     assert (failure.kind, failure.rank, failure.restarted) == ("nobody waited", 2, 1)
     assert (failure.exception_type, failure.message) == ("ValueError", "by a mistake")
-    assert counts(phoenix) == [1, 1, 1]
+    assert counts(counting) == [1, 1, 1]
 
 
 def test_an_exception_that_somebody_waits_for_restarts_nothing(renewed: ProcMesh) -> None:
-    phoenix = renewed.spawn("phoenix", Phoenix, "first")
-    counts(phoenix)
+    counting = renewed.spawn("counting", Counting, "first")
+    counts(counting)
     with pytest.raises(ActorError, match="a bad word"):
-        phoenix.slice(gpus=0).die.call_one("a bad word").get(timeout=60)
-    assert counts(phoenix) == [2, 2, 2]
+        counting.slice(gpus=0).die.call_one("a bad word").get(timeout=60)
+    assert counts(counting) == [2, 2, 2]
 
 
 def test_bootstrap_and_then_constructors_run_again_as_they_were_asked_for(
@@ -75,9 +75,9 @@ def test_bootstrap_and_then_constructors_run_again_as_they_were_asked_for(
     procs = spawn_procs(
         {"gpus": 2}, restart=OFTEN, bootstrap=lambda: append(born, f"boot {current_rank().rank}")
     )
-    first = procs.spawn("first", Phoenix, "first", born=born)
-    second = procs.slice(gpus=slice(1, 2)).spawn("second", Phoenix, "second", born=born)
-    gone = procs.spawn("gone", Phoenix, "gone", born=born)
+    first = procs.spawn("first", Counting, "first", born=born)
+    second = procs.slice(gpus=slice(1, 2)).spawn("second", Counting, "second", born=born)
+    gone = procs.spawn("gone", Counting, "gone", born=born)
     for actors in (first, second, gone):
         actors.initialized.get(timeout=60)
     gone.stop().get(timeout=60)
@@ -93,7 +93,7 @@ def test_bootstrap_and_then_constructors_run_again_as_they_were_asked_for(
 def test_an_actor_that_was_spawned_by_another_actor_is_made_again_too(
     renewed: ProcMesh, spawn_procs: Spawn
 ) -> None:
-    spawner = spawn_procs(name="elsewhere").spawn("spawner", Phoenix, "spawner")
+    spawner = spawn_procs(name="elsewhere").spawn("spawner", Counting, "spawner")
     made = spawner.spawn_on.call_one(renewed).get(timeout=60)
     assert counts(made) == [1, 1, 1]
     made.slice(gpus=0).die.call_one("killed").exception(timeout=60)
@@ -115,7 +115,7 @@ class Guardian(Actor):
     def spawn(self) -> Any:
         policy = Restart(at_most=2, back_off=0)
         self.procs = this_host().spawn_procs({"gpus": 2}, name="wards", restart=policy)
-        return self.procs.spawn("ward", Phoenix, "ward")
+        return self.procs.spawn("ward", Counting, "ward")
 
     @endpoint
     def fine(self) -> str:
@@ -144,9 +144,9 @@ def test_its_owner_is_asked_when_the_limit_is_reached_and_not_before(
     gate.wait_entered()
     assert guardian.fine.call_one().get(timeout=60) == "fine"
     lines = (tmp_path / "told").read_text().splitlines()
-    assert lines[0].endswith("died while it ran Phoenix.die: killed by SIGKILL")
+    assert lines[0].endswith("died while it ran Counting.die: killed by SIGKILL")
     assert lines[1] == "  it was restarted 2 times before, after:"
-    assert lines[2].startswith("    exited with status 3 while it ran Phoenix.die, ")
+    assert lines[2].startswith("    exited with status 3 while it ran Counting.die, ")
     assert lines[4] == "  its policy allows no further restart: find the cause, then spawn anew"
 
 
@@ -154,8 +154,8 @@ def test_the_hook_is_called_when_the_limit_is_reached_and_not_before(
     spawn_procs: Spawn, faults: Faults
 ) -> None:
     procs = spawn_procs({"gpus": 2}, name="mesh", restart=Restart(at_most=1))
-    phoenix = procs.spawn("phoenix", Phoenix, "first")
-    one = phoenix.slice(gpus=1)
+    counting = procs.spawn("counting", Counting, "first")
+    one = counting.slice(gpus=1)
     assert isinstance(one.die.call_one("abort").exception(timeout=60), RestartedError)
     one.count.call_one().get(timeout=60)
     assert faults.untaken() == []
@@ -166,8 +166,8 @@ def test_the_hook_is_called_when_the_limit_is_reached_and_not_before(
     assert "it makes no sense" in failure.earlier[0].reason
     # From here on it is a mesh with a dead rank as any other.
     with pytest.raises(SupervisionError, match="I have had enough"):
-        phoenix.count.call().get(timeout=60)
-    assert phoenix.slice(gpus=0).count.call_one().get(timeout=60) == ("first", 2)
+        counting.count.call().get(timeout=60)
+    assert counting.slice(gpus=0).count.call_one().get(timeout=60) == ("first", 2)
 
 
 def test_a_constructor_that_raises_at_first_is_told_on_first_use_as_ever(
@@ -191,14 +191,14 @@ def test_a_constructor_that_raises_in_a_restart_is_tried_again(
     renewed: ProcMesh, tmp_path: Any, restarts: queue.SimpleQueue[RankRestarting]
 ) -> None:
     flag = tmp_path / "fails once"
-    phoenix = renewed.spawn("phoenix", Phoenix, "first", fails_while=str(flag))
-    assert counts(phoenix) == [1, 1, 1]
+    counting = renewed.spawn("counting", Counting, "first", fails_while=str(flag))
+    assert counts(counting) == [1, 1, 1]
     flag.touch()
-    phoenix.slice(gpus=0).die.call_one("killed").exception(timeout=60)
+    counting.slice(gpus=0).die.call_one("killed").exception(timeout=60)
     assert restarts.get(timeout=60).failure.restarted == 1
     second = restarts.get(timeout=60).failure
     assert (second.restarted, second.kind, second.message) == (2, "constructor", "not this time")
-    assert counts(phoenix)[0] == 1
+    assert counts(counting)[0] == 1
 
 
 # --- reports of restarts --------------------------------------------------------------------------
@@ -207,14 +207,14 @@ def test_a_constructor_that_raises_in_a_restart_is_tried_again(
 def test_restarts_are_counted_and_told(
     renewed: ProcMesh, restarts: queue.SimpleQueue[RankRestarting]
 ) -> None:
-    phoenix = renewed.spawn("phoenix", Phoenix, "first")
+    counting = renewed.spawn("counting", Counting, "first")
     for _ in range(2):
-        phoenix.slice(gpus=2).die.call_one("exit").exception(timeout=60)
-        phoenix.count.call().get(timeout=60)
+        counting.slice(gpus=2).die.call_one("exit").exception(timeout=60)
+        counting.count.call().get(timeout=60)
     (seen,) = snapshot()
     assert [row.restarts for row in seen.rows] == [0, 0, 2]
     assert {row.state for row in seen.rows} == {"idle"}
-    assert seen.rows[2].pid == phoenix.slice(gpus=2).pid.call_one().get()
+    assert seen.rows[2].pid == counting.slice(gpus=2).pid.call_one().get()
     told = [restarts.get(timeout=60).failure for _ in range(2)]
     assert [(f.mesh_name, f.rank, f.restarted) for f in told] == [("mesh", 2, 1), ("mesh", 2, 2)]
     assert metrics(renewed).missing == ()
@@ -228,12 +228,12 @@ def test_a_mesh_is_stopped_while_a_rank_waits_for_its_restart(
     (directory,) = own_base_directory.glob("monarch-*")
     before = sorted(path.name for path in directory.iterdir())
     procs = this_host().spawn_procs({"gpus": 2}, restart=Restart(back_off="1h", longest="1h"))
-    phoenix = procs.spawn("phoenix", Phoenix, "first")
-    pids = phoenix.pid.call().get(timeout=60).values()
+    counting = procs.spawn("counting", Counting, "first")
+    pids = counting.pid.call().get(timeout=60).values()
     for _ in range(2):
-        phoenix.slice(gpus=0).die.call_one("killed").exception(timeout=60)
+        counting.slice(gpus=0).die.call_one("killed").exception(timeout=60)
         restarts.get(timeout=60)
-    later = phoenix.slice(gpus=0).count.call_one()
+    later = counting.slice(gpus=0).count.call_one()
     with watched(pids[1:]) as processes:
         assert procs.stop().get(timeout=60) is None
         processes.wait_all_ended()
@@ -244,16 +244,16 @@ def test_a_mesh_is_stopped_while_a_rank_waits_for_its_restart(
 
 
 def test_nothing_is_left_of_earlier_lives(renewed: ProcMesh, own_base_directory: Any) -> None:
-    phoenix = renewed.spawn("phoenix", Phoenix, "first")
-    mortal = renewed.spawn("mortal", Mortal)
-    phoenix.count.call().get(timeout=60)
+    counting = renewed.spawn("counting", Counting, "first")
+    faulty = renewed.spawn("faulty", Faulty)
+    counting.count.call().get(timeout=60)
     (directory,) = own_base_directory.glob("monarch-*")
     names, descriptors = len(list(directory.iterdir())), len(os.listdir("/proc/self/fd"))
-    grandchild = mortal.slice(gpus=1).start_grandchild.call_one().get(timeout=60)
+    grandchild = faulty.slice(gpus=1).start_grandchild.call_one().get(timeout=60)
     with watched([grandchild]) as processes:
         for _ in range(5):
-            phoenix.slice(gpus=1).die.call_one("killed").exception(timeout=60)
-            phoenix.count.call().get(timeout=60)
+            counting.slice(gpus=1).die.call_one("killed").exception(timeout=60)
+            counting.count.call().get(timeout=60)
         processes.wait_all_ended()
     assert len(list(directory.iterdir())) == names
     assert len(os.listdir("/proc/self/fd")) == descriptors
@@ -295,7 +295,7 @@ def test_a_mesh_is_stopped_in_the_moment_in_which_a_rank_of_it_dies(
 ) -> None:
     for _ in range(10):  # whichever its owner hears of first: the process that comes is told to end
         procs = spawn_procs({"gpus": 2}, restart=OFTEN)
-        pids = procs.spawn("phoenix", Phoenix, "first").pid.call().get(timeout=60).values()
+        pids = procs.spawn("counting", Counting, "first").pid.call().get(timeout=60).values()
         os.kill(pids[0], signal.SIGKILL)
         stopped = procs.stop()
         stopped.get(timeout=60)

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from monarch.actor import Actor, context, endpoint, this_host, this_proc
-from tests.integration.failing_actors import Failing, Mortal
+from tests.integration.failing_actors import Failing, Faulty
 from tests.integration.gates import Gate
 from tests.integration.sample_actors import Arrays, Echo, Recorder, Teller
 
@@ -48,8 +48,8 @@ class Ring(Actor):
         return "did it"
 
     @endpoint
-    def hold_by(self, mortal: Mortal, gate: Gate) -> int:
-        return mortal.hold.call_one(gate).get()
+    def hold_by(self, faulty: Faulty, gate: Gate) -> int:
+        return faulty.hold.call_one(gate).get()
 
     @endpoint
     def who_do_you_reach(self, others: Teller) -> list[tuple[int, int]]:

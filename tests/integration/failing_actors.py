@@ -194,8 +194,8 @@ class BadConstructor(Actor):
         return context().actor_instance.rank.rank
 
 
-class Mortal(Actor):
-    """Dies as it is told."""
+class Faulty(Actor):
+    """An actor whose endpoints end, crash or block its process."""
 
     @endpoint
     def pid(self) -> int:

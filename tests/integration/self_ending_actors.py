@@ -17,7 +17,7 @@ def end_self(how: str, reason: str | None) -> None:
     getattr(context().actor_instance, how)(reason)
 
 
-class Quitter(Actor):
+class SelfEnding(Actor):
     """A sync actor that ends itself."""
 
     def __init__(self, path: str, how: str = "", reason: str = "") -> None:
@@ -127,7 +127,7 @@ class Bare(Actor):
         threading.Thread(target=run).start()
 
 
-class AsyncQuitter(Actor):
+class AsyncSelfEnding(Actor):
     """An async one."""
 
     def __init__(self, path: str) -> None:
@@ -198,7 +198,7 @@ class Owner(Actor):
 
     def __init__(self, path: str) -> None:
         self.told: list[str] = []
-        self.child = context().actor_instance.proc.spawn("child", Quitter, path)
+        self.child = context().actor_instance.proc.spawn("child", SelfEnding, path)
 
     @endpoint
     def let_child(self, how: str, reason: str) -> str:

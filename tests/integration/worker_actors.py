@@ -24,8 +24,8 @@ else:
 """
 
 
-class Resident(Actor):
-    """Says where it lives, and whom it can call."""
+class WorkerActor(Actor):
+    """An actor that reports its host, and calls other actors."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -52,11 +52,11 @@ class Resident(Actor):
         return value
 
     @endpoint
-    def ask(self, other: Resident) -> int:
+    def ask(self, other: WorkerActor) -> int:
         return other.pid.call_one().get()
 
     @endpoint
-    def ask_all(self, others: Resident) -> list[int]:
+    def ask_all(self, others: WorkerActor) -> list[int]:
         return list(others.pid.call().get(timeout=PATIENCE_S).values())
 
     @endpoint
@@ -76,7 +76,7 @@ class Resident(Actor):
         return str(context().actor_instance.creator)
 
     @endpoint
-    def ask_back(self, other: Resident, me: Resident) -> int:
+    def ask_back(self, other: WorkerActor, me: WorkerActor) -> int:
         return other.ask.call_one(me).get()
 
     @endpoint
@@ -86,7 +86,7 @@ class Resident(Actor):
     @endpoint
     def spawn_on(self, hosts: HostMesh) -> tuple[str, int]:
         self.procs = hosts.spawn_procs(name="from afar")
-        pid = self.procs.spawn("inner", Resident).pid.call_one().get(timeout=PATIENCE_S)
+        pid = self.procs.spawn("inner", WorkerActor).pid.call_one().get(timeout=PATIENCE_S)
         return repr(self.procs), pid
 
     @endpoint
@@ -96,7 +96,7 @@ class Resident(Actor):
     @endpoint
     def spawn_here(self) -> list[int]:
         procs = this_host().spawn_procs({"inner": 2}, name="inner")
-        inner = procs.spawn("inner", Resident)
+        inner = procs.spawn("inner", WorkerActor)
         pids = list(inner.pid.call().get(timeout=PATIENCE_S).values())
         procs.stop().get(timeout=PATIENCE_S)
         return pids

@@ -161,9 +161,9 @@ def test_ranks_that_live_have_the_edit_though_another_has_died(
     trainers(kernel, watched, 3)
     steps(kernel)
     kernel.ok(
-        "import os\nfrom monarch.actor import Actor, endpoint\nclass Quitter(Actor):\n"
+        "import os\nfrom monarch.actor import Actor, endpoint\nclass SelfEnding(Actor):\n"
         "    @endpoint\n    def quit(self):\n        os._exit(3)\n"
-        "workers.slice(gpus=1).spawn('quitter', Quitter).quit.call().exception();"
+        "workers.slice(gpus=1).spawn('ending', SelfEnding).quit.call().exception();"
     )
     for factor in (2, 3):
         write(kernel, watched, STEPS.format(factor=factor))

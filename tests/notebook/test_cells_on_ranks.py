@@ -153,9 +153,9 @@ def test_so_is_a_whole_mesh_under_other_dims(kernel: Kernel) -> None:
 def test_survivors_held_in_a_variable_can_be_asked_too(kernel: Kernel) -> None:
     kernel.ok("%monarch spawn workers gpus=4")
     kernel.ok(
-        "import os\nfrom monarch.actor import Actor, endpoint\nclass Quitter(Actor):\n"
+        "import os\nfrom monarch.actor import Actor, endpoint\nclass SelfEnding(Actor):\n"
         "    @endpoint\n    def quit(self):\n        os._exit(3)\n"
-        "workers.slice(gpus=0).spawn('quitter', Quitter).quit.call().exception()\n"
+        "workers.slice(gpus=0).spawn('ending', SelfEnding).quit.call().exception()\n"
         "rest = workers.slice(gpus=slice(1, 4))"
     )
     kernel.ok("%%monarch on rest[gpus=1:3]\nkept = rank")

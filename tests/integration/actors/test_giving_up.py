@@ -12,7 +12,13 @@ from monarch.actor import ProcMesh, SupervisionError, context, get_or_spawn_cont
 from tests.conftest import Faults
 from tests.integration.gates import GateKeeper
 from tests.integration.sample_actors import Teller
-from tests.integration.self_ending_actors import AsyncQuitter, Bare, Owner, QuitsInCleanup, Quitter
+from tests.integration.self_ending_actors import (
+    AsyncSelfEnding,
+    Bare,
+    Owner,
+    QuitsInCleanup,
+    SelfEnding,
+)
 
 Spawn = Callable[..., ProcMesh]
 
@@ -55,36 +61,38 @@ def check_given_up(error: BaseException | None, how: str, reason: str, endpoint:
 def test_the_call_in_which_it_gives_up_and_all_later_ones_fail(
     one: ProcMesh, said: Path, faults: Faults, how: str
 ) -> None:
-    quitter = one.spawn("quitter", Quitter, str(said))
+    ending = one.spawn("ending", SelfEnding, str(said))
     teller = one.spawn("teller", Teller)
     pid = teller.pid.call_one().get()
-    error = quitter.quit.call_one(how, "no hope left").exception(timeout=60)
+    error = ending.quit.call_one(how, "no hope left").exception(timeout=60)
     check_given_up(error, how, "no hope left", "quit")
-    check_given_up(quitter.ping.call_one().exception(timeout=60), how, "no hope left", "quit")
+    check_given_up(ending.ping.call_one().exception(timeout=60), how, "no hope left", "quit")
     fault = faults.take()
-    assert f"Quitter.quit on workers died of {how}: no hope left" in str(fault)
+    assert f"SelfEnding.quit on workers died of {how}: no hope left" in str(fault)
     with pytest.raises(SupervisionError, match="no hope left"):
-        quitter.ping.broadcast()
+        ending.ping.broadcast()
     # Only the actor has ended; and not before it went on to the end of its method.
     assert teller.pid.call_one().get() == pid
     assert one.spawn("next", Teller).pid.call_one().get() == pid
-    quitter.stop().get(timeout=60)
+    ending.stop().get(timeout=60)
     lines = said.read_text().splitlines()
     assert lines[0] == "went on"
-    assert lines[1].startswith("cleaned up after SupervisionError: Quitter.quit on workers died of")
+    assert lines[1].startswith(
+        "cleaned up after SupervisionError: SelfEnding.quit on workers died of"
+    )
 
 
 @failing
 def test_its_callers_do_not_wait_for_the_rest_of_a_sync_endpoint(
     one: ProcMesh, said: Path, faults: Faults, gate: GateKeeper, how: str
 ) -> None:
-    quitter = one.spawn("quitter", Quitter, str(said))
-    answers = [quitter.quit_at.call_one(gate.gate, how, "now")]
-    answers += [quitter.ping.call_one() for _ in range(20)]
+    ending = one.spawn("ending", SelfEnding, str(said))
+    answers = [ending.quit_at.call_one(gate.gate, how, "now")]
+    answers += [ending.ping.call_one() for _ in range(20)]
     gate.wait_entered()
     for answer in answers:
         check_given_up(answer.exception(timeout=60), how, "now", "quit_at")
-    check_given_up(quitter.ping.call_one().exception(timeout=60), how, "now", "quit_at")
+    check_given_up(ending.ping.call_one().exception(timeout=60), how, "now", "quit_at")
     assert said.read_text() == ""  # it cleans up on its own thread, which is held
     gate.open()
     faults.take()  # when it has cleaned up
@@ -95,15 +103,15 @@ def test_its_callers_do_not_wait_for_the_rest_of_a_sync_endpoint(
 def test_what_was_queued_before_it_gave_up_is_not_run(
     one: ProcMesh, said: Path, faults: Faults, gate: GateKeeper, how: str
 ) -> None:
-    quitter = one.spawn("quitter", Quitter, str(said))
-    first = quitter.quit_behind.call_one(gate.gate, how, "later")
-    queued = [quitter.quit.call_one("abort", "never") for _ in range(20)]
+    ending = one.spawn("ending", SelfEnding, str(said))
+    first = ending.quit_behind.call_one(gate.gate, how, "later")
+    queued = [ending.quit.call_one("abort", "never") for _ in range(20)]
     gate.wait_entered()
     gate.open()
     for answer in [first, *queued]:
         check_given_up(answer.exception(timeout=60), how, "later", "quit_behind")
     faults.take()
-    quitter.stop().get(timeout=60)
+    ending.stop().get(timeout=60)
     assert "went on" not in said.read_text()
 
 
@@ -111,9 +119,9 @@ def test_what_was_queued_before_it_gave_up_is_not_run(
 def test_an_async_endpoint_that_gives_up_is_cancelled_where_it_waits_next(
     one: ProcMesh, said: Path, faults: Faults, how: str
 ) -> None:
-    quitter = one.spawn("quitter", AsyncQuitter, str(said))
-    answers = [quitter.quit.call_one(how, "enough")]
-    answers += [quitter.ping.call_one() for _ in range(20)]
+    ending = one.spawn("ending", AsyncSelfEnding, str(said))
+    answers = [ending.quit.call_one(how, "enough")]
+    answers += [ending.ping.call_one() for _ in range(20)]
     for answer in answers:
         check_given_up(answer.exception(timeout=60), how, "enough", "quit")
     faults.take()
@@ -126,8 +134,8 @@ def test_an_async_endpoint_that_gives_up_is_cancelled_where_it_waits_next(
 def test_an_async_endpoint_that_does_not_wait_any_more_ends_and_its_actor_cleans_up(
     one: ProcMesh, said: Path, faults: Faults, how: str
 ) -> None:
-    quitter = one.spawn("quitter", AsyncQuitter, str(said))
-    answer = quitter.quit_and_return.call_one(how, "enough")
+    ending = one.spawn("ending", AsyncSelfEnding, str(said))
+    answer = ending.quit_and_return.call_one(how, "enough")
     check_given_up(answer.exception(timeout=60), how, "enough", "quit_and_return")
     faults.take()
     assert said.read_text() == "cleaned up after SupervisionError\n"
@@ -137,15 +145,15 @@ def test_an_async_endpoint_that_does_not_wait_any_more_ends_and_its_actor_cleans
 def test_calls_that_overlap_with_the_one_that_gives_up_fail_with_it(
     one: ProcMesh, said: Path, faults: Faults, gate: GateKeeper, how: str
 ) -> None:
-    quitter = one.spawn("quitter", AsyncQuitter, str(said))
-    beside = [quitter.wait_beside.call_one(gate.gate) for _ in range(3)]
+    ending = one.spawn("ending", AsyncSelfEnding, str(said))
+    beside = [ending.wait_beside.call_one(gate.gate) for _ in range(3)]
     gate.wait_entered(3)
     gate.open(3)
-    last = quitter.quit_beside.call_one(how, "all together")
+    last = ending.quit_beside.call_one(how, "all together")
     for answer in [*beside, last]:
         error = answer.exception(timeout=60)
         assert isinstance(error, SupervisionError)
-        assert f"AsyncQuitter on workers died of {how}: all together" in str(error)
+        assert f"AsyncSelfEnding on workers died of {how}: all together" in str(error)
     faults.take()
     lines = said.read_text().splitlines()
     assert lines[-1] == "cleaned up after SupervisionError"  # after all of them were cancelled
@@ -153,12 +161,12 @@ def test_calls_that_overlap_with_the_one_that_gives_up_fail_with_it(
 
 
 @failing
-@pytest.mark.parametrize("cls", [Quitter, AsyncQuitter])
+@pytest.mark.parametrize("cls", [SelfEnding, AsyncSelfEnding])
 def test_an_actor_is_given_up_from_a_thread_of_its_own(
     one: ProcMesh, said: Path, faults: Faults, how: str, cls: Any
 ) -> None:
-    quitter = one.spawn("quitter", cls, str(said))
-    error = quitter.quit_on_a_thread.call_one(how, "the watchdog barks").exception(timeout=60)
+    ending = one.spawn("ending", cls, str(said))
+    error = ending.quit_on_a_thread.call_one(how, "the watchdog barks").exception(timeout=60)
     assert isinstance(error, SupervisionError)
     assert f"died of {how}: the watchdog barks" in str(error)
     faults.take()
@@ -168,9 +176,9 @@ def test_an_actor_is_given_up_from_a_thread_of_its_own(
 def test_a_watchdog_thread_gets_the_word_out_though_an_endpoint_hangs(
     one: ProcMesh, said: Path, faults: Faults, gate: GateKeeper
 ) -> None:
-    quitter = one.spawn("quitter", Quitter, str(said))
-    quitter.lower_the_time_for_clean_up.call_one().get()
-    answer = quitter.quit_on_a_thread.call_one("abort", "it hangs", gate.gate)
+    ending = one.spawn("ending", SelfEnding, str(said))
+    ending.lower_the_time_for_clean_up.call_one().get()
+    answer = ending.quit_on_a_thread.call_one("abort", "it hangs", gate.gate)
     assert "died of abort: it hangs" in str(answer.exception(timeout=60))
     # Its owner is told when the time for clean-up has passed, since there was none by then.
     assert "it hangs" in str(faults.take())
@@ -195,8 +203,8 @@ def test_an_idle_actor_is_given_up_from_a_thread(
 def test_an_actor_can_give_up_in_its_constructor(
     one: ProcMesh, said: Path, faults: Faults, how: str
 ) -> None:
-    quitter = one.spawn("quitter", Quitter, str(said), how, "a bad start")
-    check_given_up(quitter.ping.call_one().exception(timeout=60), how, "a bad start", "__init__")
+    ending = one.spawn("ending", SelfEnding, str(said), how, "a bad start")
+    check_given_up(ending.ping.call_one().exception(timeout=60), how, "a bad start", "__init__")
     faults.take()
     lines = said.read_text().splitlines()
     assert lines[0] == "the constructor went on"
@@ -205,17 +213,17 @@ def test_an_actor_can_give_up_in_its_constructor(
 
 def test_the_first_reason_stands(one: ProcMesh, said: Path, faults: Faults) -> None:
     for name in ("quit_twice", "quit_and_raise"):
-        quitter = one.spawn("quitter", Quitter, str(said))
-        answer = getattr(quitter, name).call_one()
+        ending = one.spawn("ending", SelfEnding, str(said))
+        answer = getattr(ending, name).call_one()
         check_given_up(answer.exception(timeout=60), "abort", "the first", name)
         assert "the first" in str(faults.take())
-        quitter.stop().get(timeout=60)
+        ending.stop().get(timeout=60)
     assert said.read_text().count("cleaned up") == 2
 
 
 def test_without_a_reason_the_failure_says_so(one: ProcMesh, said: Path, faults: Faults) -> None:
-    quitter = one.spawn("quitter", Quitter, str(said))
-    answer = quitter.quit.call_one("abort")
+    ending = one.spawn("ending", SelfEnding, str(said))
+    answer = ending.quit.call_one("abort")
     check_given_up(answer.exception(timeout=60), "abort", "no reason was given", "quit")
     faults.take()
 
@@ -223,8 +231,8 @@ def test_without_a_reason_the_failure_says_so(one: ProcMesh, said: Path, faults:
 def test_a_call_that_answers_through_a_port_fails_with_its_actor(
     one: ProcMesh, said: Path, faults: Faults
 ) -> None:
-    quitter = one.spawn("quitter", Quitter, str(said))
-    error = quitter.quit_before_it_answers.call_one().exception(timeout=60)
+    ending = one.spawn("ending", SelfEnding, str(said))
+    error = ending.quit_before_it_answers.call_one().exception(timeout=60)
     check_given_up(error, "abort", "no answer today", "quit_before_it_answers")
     faults.take()
 
@@ -232,10 +240,10 @@ def test_a_call_that_answers_through_a_port_fails_with_its_actor(
 def test_an_actor_that_gives_up_while_its_owner_stops_it_is_no_failure(
     one: ProcMesh, faults: Faults
 ) -> None:
-    quitter = one.spawn("quitter", QuitsInCleanup)
-    quitter.ping.call_one().get()
-    quitter.stop().get(timeout=60)
-    assert one.spawn("quitter", QuitsInCleanup).ping.call_one().exception(timeout=60) is None
+    ending = one.spawn("ending", QuitsInCleanup)
+    ending.ping.call_one().get()
+    ending.stop().get(timeout=60)
+    assert one.spawn("ending", QuitsInCleanup).ping.call_one().exception(timeout=60) is None
     assert faults.untaken() == []
 
 
@@ -280,7 +288,7 @@ def test_nobody_has_to_wait_for_the_call_in_which_it_gives_up(
 @failing
 def test_the_owner_of_the_actor_is_told(one: ProcMesh, said: Path, how: str) -> None:
     owner = one.spawn("owner", Owner, str(said))
-    what = f"Quitter.quit on workers died of {how}: as asked"
+    what = f"SelfEnding.quit on workers died of {how}: as asked"
     assert owner.let_child.call_one(how, "as asked").get(timeout=60) == what
     told: list[str] = []
     while not told:  # its supervisor runs behind what it had before
@@ -290,27 +298,27 @@ def test_the_owner_of_the_actor_is_told(one: ProcMesh, said: Path, how: str) -> 
 
 
 def test_a_controller_that_gives_up_fails_for_its_users_alone(said: Path) -> None:
-    controller = get_or_spawn_controller("gives-up", Quitter, str(said)).get(timeout=60)
+    controller = get_or_spawn_controller("gives-up", SelfEnding, str(said)).get(timeout=60)
     error = controller.quit.call_one("abort", "in the client").exception(timeout=60)
-    assert "Quitter.quit on client died of abort: in the client" in str(error)
-    again = get_or_spawn_controller("gives-up", Quitter, str(said)).get(timeout=60)
+    assert "SelfEnding.quit on client died of abort: in the client" in str(error)
+    again = get_or_spawn_controller("gives-up", SelfEnding, str(said)).get(timeout=60)
     assert again.ping.call_one().get(timeout=60) == "pong"
 
 
 # --- stop -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cls", [Quitter, AsyncQuitter])
+@pytest.mark.parametrize("cls", [SelfEnding, AsyncSelfEnding])
 def test_an_actor_that_stops_itself_finishes_what_it_has_and_that_is_no_failure(
     one: ProcMesh, said: Path, cls: Any
 ) -> None:
-    quitter = one.spawn("quitter", cls, str(said))
-    name = "quit" if cls is Quitter else "quit_and_return"
-    answer = getattr(quitter, name).call_one("stop", "all done")
+    ending = one.spawn("ending", cls, str(said))
+    name = "quit" if cls is SelfEnding else "quit_and_return"
+    answer = getattr(ending, name).call_one("stop", "all done")
     assert answer.get(timeout=60) == "a value"
     error = None
     while error is None:  # what came before the end is still answered
-        error = quitter.ping.call_one().exception(timeout=60)
+        error = ending.ping.call_one().exception(timeout=60)
     assert isinstance(error, SupervisionError)
     assert error.failures[0].kind == "stopped"
     assert "was stopped: all done" in str(error)
@@ -320,9 +328,9 @@ def test_an_actor_that_stops_itself_finishes_what_it_has_and_that_is_no_failure(
 def test_what_an_actor_has_when_it_stops_itself_is_answered(
     one: ProcMesh, said: Path, gate: GateKeeper
 ) -> None:
-    quitter = one.spawn("quitter", Quitter, str(said))
-    first = quitter.quit_behind.call_one(gate.gate, "stop", "soon")
-    queued = [quitter.ping.call_one() for _ in range(20)]
+    ending = one.spawn("ending", SelfEnding, str(said))
+    first = ending.quit_behind.call_one(gate.gate, "stop", "soon")
+    queued = [ending.ping.call_one() for _ in range(20)]
     gate.wait_entered()
     one.spawn("teller", Teller).pid.call_one().get()  # and so the queued have arrived
     gate.open()
@@ -348,10 +356,10 @@ def test_the_client_is_no_actor_that_could_end_itself() -> None:
 def test_a_thread_that_is_no_actors_is_told_where_to_take_the_instance(
     one: ProcMesh, said: Path, how: str
 ) -> None:
-    quitter = one.spawn("quitter", Quitter, str(said))
-    text = quitter.quit_from_a_thread_without_an_actor.call_one(how).get(timeout=60)
+    ending = one.spawn("ending", SelfEnding, str(said))
+    text = ending.quit_from_a_thread_without_an_actor.call_one(how).get(timeout=60)
     assert f"there is none to {how}; take `me = context().actor_instance`" in text
-    assert quitter.ping.call_one().get() == "pong"
+    assert ending.ping.call_one().get() == "pong"
 
 
 def abort_the_bootstrap() -> None:

@@ -32,7 +32,7 @@ from tests.integration.admin_server import (
     session_directory,
     session_name,
 )
-from tests.integration.failing_actors import Mortal
+from tests.integration.failing_actors import Faulty
 from tests.integration.gates import GateKeeper
 
 pytestmark = pytest.mark.slow
@@ -68,17 +68,17 @@ def test_every_node_is_reached_from_the_root(admin: AdminProcess, four: ProcMesh
 
 
 def test_a_proc_says_what_it_runs(admin: AdminProcess, four: ProcMesh, gate: GateKeeper) -> None:
-    answer = four.spawn("holder", Mortal).slice(gpus=2).hold.call_one(gate.gate)
+    answer = four.spawn("holder", Faulty).slice(gpus=2).hold.call_one(gate.gate)
     gate.wait_entered()
     reference = proc_reference(four, 2)
     while True:  # a snapshot may be a second old
         found = admin.get(f"/v1/{reference}").json["properties"]["Proc"]
         if found["status"] == "busy":
             break
-    assert (found["proc_name"], found["running"]) == ("workers[gpus=2]", "Mortal.hold")
+    assert (found["proc_name"], found["running"]) == ("workers[gpus=2]", "Faulty.hold")
     stacks = admin.get(f"/v1/pyspy/{reference}").json
     frames = [frame["name"] for thread in stacks["threads"] for frame in thread["frames"]]
-    assert frames == ["Mortal.hold", "Gate.pass_through"]
+    assert frames == ["Faulty.hold", "Gate.pass_through"]
     gate.open()
     answer.get(timeout=PATIENCE_S)
 
@@ -87,7 +87,7 @@ def test_a_flame_graph_of_a_proc_is_a_picture(
     admin: AdminProcess, four: ProcMesh, gate: GateKeeper
 ) -> None:
     path = f"/v1/pyspy_profile_svg/{proc_reference(four, 2)}"
-    answer = four.spawn("mortal", Mortal).hold_on.call([2], gate.gate)
+    answer = four.spawn("faulty", Faulty).hold_on.call([2], gate.gate)
     gate.wait_entered()
     found = admin.post(path, {"duration_s": 1, "rate_hz": 50, "threads": True})
     assert found.status == 200

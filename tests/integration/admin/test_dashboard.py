@@ -23,7 +23,7 @@ from tests.integration.admin_server import (
     dashboard_server,
 )
 from tests.integration.commands import monarch
-from tests.integration.failing_actors import Mortal
+from tests.integration.failing_actors import Faulty
 from tests.integration.gates import Gate, GateKeeper, gate_in, write_byte
 
 pytestmark = pytest.mark.slow
@@ -84,7 +84,7 @@ def mesh_of(state: dict[str, Any], name: str) -> dict[str, Any]:
 def test_the_state_has_the_meshes_of_the_session(
     page: Page, four: ProcMesh, gate: GateKeeper
 ) -> None:
-    held = four.spawn("holder", Mortal).slice(gpus=2).hold.call_one(gate.gate)
+    held = four.spawn("holder", Faulty).slice(gpus=2).hold.call_one(gate.gate)
     gate.wait_entered()
     state = page.state()
     gate.open()
@@ -129,7 +129,7 @@ def test_sql_and_the_case_file_are_those_of_the_session(page: Page) -> None:
 def test_an_owner_may_kill_ranks_and_an_observer_not(
     tcp_admin: AdminProcess, page: Page, faults: Faults
 ) -> None:
-    mesh = this_host().spawn_procs({"gpus": 2}, name="mortals")
+    mesh = this_host().spawn_procs({"gpus": 2}, name="failing")
     mesh.initialized.get()
     kill = {"do": "kill", "mesh": mesh.uid, "ranks": [1]}
     assert page.post("ask", kill).status == 403
@@ -326,7 +326,7 @@ def recording(
     """A page of a recording, and a time at which a call ran that has ended since."""
     folder = tmp_path_factory.mktemp("recorded")
     path = folder / "run.duckdb"
-    holder = four.spawn("recorded", Mortal)
+    holder = four.spawn("recorded", Faulty)
     sayer = four.spawn("recorded_sayer", Sayer)
     sayer.say.call("before").get()
     record()

@@ -16,7 +16,7 @@ from monarch.observe import CaseFile, explain
 from tests.conftest import Faults
 from tests.integration.admin_server import session_name
 from tests.integration.commands import monarch
-from tests.integration.failing_actors import Mortal
+from tests.integration.failing_actors import Faulty
 from tests.integration.gates import Gate, GateKeeper
 
 pytestmark = pytest.mark.slow
@@ -28,7 +28,7 @@ class Relay(Actor):
     """Calls the next actor, which stands at a gate."""
 
     @endpoint
-    def ask(self, other: Mortal, gate: Gate) -> int:
+    def ask(self, other: Faulty, gate: Gate) -> int:
         return other.hold.call_one(gate).get()
 
 
@@ -55,18 +55,18 @@ def explained(sessions: str, *options: str) -> CaseFile:
 
 def test_the_rank_that_all_wait_for_is_named(spawn_procs: Spawn, gate: GateKeeper) -> None:
     mesh = spawn_procs({"gpus": 2}, name="workers")
-    relay, mortal = mesh.spawn("relay", Relay).slice(gpus=0), mesh.spawn("mortal", Mortal)
-    answer = relay.ask.call_one(mortal.slice(gpus=1), gate.gate)
+    relay, faulty = mesh.spawn("relay", Relay).slice(gpus=0), mesh.spawn("faulty", Faulty)
+    answer = relay.ask.call_one(faulty.slice(gpus=1), gate.gate)
     gate.wait_entered()
     case = explain(PATIENCE_S)
-    assert [(one.where, one.doing) for one in case.blockers] == [("workers[gpus=1]", "Mortal.hold")]
-    assert case.verdict.startswith("1 proc waits for workers[gpus=1], which runs Mortal.hold")
+    assert [(one.where, one.doing) for one in case.blockers] == [("workers[gpus=1]", "Faulty.hold")]
+    assert case.verdict.startswith("1 proc waits for workers[gpus=1], which runs Faulty.hold")
     waits = {(one.caller, one.endpoint, one.owing[0]) for one in case.waits}
     assert waits == {
         ("client", "ask", "workers[gpus=0]"), ("workers[gpus=0]", "hold", "workers[gpus=1]"),
     }  # fmt: skip
     assert case.missing == []
-    assert "Mortal.hold" in str(case)
+    assert "Faulty.hold" in str(case)
     gate.open()
     answer.get(timeout=PATIENCE_S)
 
@@ -86,9 +86,9 @@ def test_the_first_failure_and_the_last_lines_of_the_dead_are_shown(
     spawn_procs: Spawn, faults: Faults
 ) -> None:
     mesh = spawn_procs({"gpus": 2}, name="workers")
-    mortal = mesh.spawn("mortal", Mortal)
-    mortal.slice(gpus=1).say_on_stderr.call_one("loading", "out of tokens").get(PATIENCE_S)
-    os.kill(mortal.slice(gpus=1).pid.call_one().get(PATIENCE_S), signal.SIGKILL)
+    faulty = mesh.spawn("faulty", Faulty)
+    faulty.slice(gpus=1).say_on_stderr.call_one("loading", "out of tokens").get(PATIENCE_S)
+    os.kill(faulty.slice(gpus=1).pid.call_one().get(PATIENCE_S), signal.SIGKILL)
     faults.take_ranks({1})
     case = explain(PATIENCE_S, stacks=False)
     assert case.failures[0].where == "workers[gpus=1]"

@@ -20,7 +20,7 @@ from monarch._src.admin.terminal_view import TerminalView
 from monarch.actor import ProcMesh
 from tests.integration.admin_server import admin_server, session_name
 from tests.integration.commands import monarch
-from tests.integration.failing_actors import Mortal
+from tests.integration.failing_actors import Faulty
 from tests.integration.gates import GateKeeper
 from tests.unit.admin.state.test_nodes import HOST, actor, proc
 
@@ -183,17 +183,17 @@ def test_the_view_stays_live_at_a_thousand_ranks() -> None:
 def test_a_real_session_is_shown_with_the_stacks_of_a_rank(
     four: ProcMesh, gate: GateKeeper
 ) -> None:
-    answer = four.spawn("holder", Mortal).slice(gpus=2).hold.call_one(gate.gate)
+    answer = four.spawn("holder", Faulty).slice(gpus=2).hold.call_one(gate.gate)
     gate.wait_entered()
     source = LocalSource(ClusterReader(lambda: find_live(None, [session_name()])))
 
     async def script(view: TerminalView, pilot: Any) -> None:
         places = [at for at, row in enumerate(rows(view)) if "workers[gpus=2]" in row]
-        assert "Mortal.hold" in rows(view)[places[0]]
+        assert "Faulty.hold" in rows(view)[places[0]]
         view._table.move_cursor(row=places[0])
         await pilot.press("p")
         await settled(view, pilot)
-        assert "in Mortal.hold" in text(view)
+        assert "in Faulty.hold" in text(view)
 
     drive(source, script)
     gate.open()

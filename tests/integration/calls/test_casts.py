@@ -26,7 +26,7 @@ from monarch.actor import (
 )
 from monarch.observe import metrics
 from tests.integration.callers import Ring, Spawner
-from tests.integration.failing_actors import Failing, Mortal
+from tests.integration.failing_actors import Failing, Faulty
 from tests.integration.gates import Gate, GateKeeper
 from tests.integration.sample_actors import Echo, Recorder, Teller
 
@@ -80,7 +80,7 @@ def test_values_that_can_be_changed_are_each_ranks_own(many: ProcMesh) -> None:
 def test_a_stream_gives_what_has_come_while_others_still_work(
     many: ProcMesh, gate: GateKeeper
 ) -> None:
-    echo = many.spawn("mortal", Mortal)
+    echo = many.spawn("faulty", Faulty)
     futures = echo.hold_on.stream([0, 5, 39], gate.gate)
     early = [next(futures).get(timeout=60) for _ in range(MANY - 3)]
     assert sorted(early) == [rank for rank in range(MANY) if rank not in (0, 5, 39)]
@@ -91,14 +91,14 @@ def test_a_stream_gives_what_has_come_while_others_still_work(
 def test_who_has_not_answered_is_known_while_the_others_have(
     many: ProcMesh, gate: GateKeeper
 ) -> None:
-    future = many.spawn("mortal", Mortal).hold_on.call([5, 39], gate.gate)
+    future = many.spawn("faulty", Faulty).hold_on.call([5, 39], gate.gate)
     gate.wait_entered(2)
     said = ""
     while "(2 of 40 ranks)" not in said:
         with pytest.raises(TimeoutError) as error:
             future.get(timeout=0.01)
         said = str(error.value)
-    assert "Mortal.hold_on on many, [hosts=0, gpus=5], [hosts=3, gpus=9] (2 of 40 ranks)" in said
+    assert "Faulty.hold_on on many, [hosts=0, gpus=5], [hosts=3, gpus=9] (2 of 40 ranks)" in said
     gate.open(2)
     assert future.get(timeout=60).values() == list(range(MANY))
 
@@ -178,20 +178,20 @@ def test_a_rank_that_dies_fails_the_call_that_it_owes_and_no_other(
     few_are_many: None, gate: GateKeeper, faults: Any
 ) -> None:
     procs = this_host().spawn_procs({"gpus": 16}, name="doomed")
-    mortal = procs.spawn("mortal", Mortal)
-    done = mortal.pid.call().get(timeout=60)
-    held = mortal.hold_on.call([7], gate.gate)
+    faulty = procs.spawn("faulty", Faulty)
+    done = faulty.pid.call().get(timeout=60)
+    held = faulty.hold_on.call([7], gate.gate)
     gate.wait_entered()
     os.kill(done.values()[7], signal.SIGKILL)
-    answered = [mortal.slice(gpus=slice(8, 16)).pid.call() for _ in range(3)]
+    answered = [faulty.slice(gpus=slice(8, 16)).pid.call() for _ in range(3)]
     with pytest.raises(SupervisionError, match="SIGKILL"):
         held.get(timeout=60)
     for answer in answered:
         assert answer.get(timeout=60).values() == done.values()[8:]
     with pytest.raises(SupervisionError):
-        mortal.pid.broadcast()
+        faulty.pid.broadcast()
     with pytest.raises(SupervisionError):
-        mortal.pid.call().get(timeout=60)
+        faulty.pid.call().get(timeout=60)
     procs.stop().get(timeout=60)
 
 

@@ -47,7 +47,7 @@ from monarch.session import SessionError
 from tests.audits import audited
 from tests.conftest import Faults
 from tests.integration.programs import running
-from tests.integration.worker_actors import CLIENT, Resident
+from tests.integration.worker_actors import CLIENT, WorkerActor
 from tests.untrusted_peers import Caller, linked
 from tests.workers import PATIENCE_S, TRUST_ALL, Worker, worker, workers
 
@@ -115,35 +115,35 @@ def port_of(one: Worker) -> int:
 def test_a_client_has_all_hosts_through_one_and_connects_to_none_itself(
     through: Site, procs: ProcMesh
 ) -> None:
-    residents = procs.spawn("residents", Resident)
-    pids = residents.pid.call().get(timeout=PATIENCE_S).values()
+    worker_actors = procs.spawn("worker_actors", WorkerActor)
+    pids = worker_actors.pid.call().get(timeout=PATIENCE_S).values()
     parents = [psutil.Process(pid).parents() for pid in pids]
     for at, one in enumerate(through.behind):
         assert all(psutil.Process(one.process.pid) in parents[2 * at + rank] for rank in (0, 1))
     assert not connected_to() & {port_of(one) for one in (*through.behind, through.gateway)}
-    first, second = (residents.slice(hosts=host, gpus=0) for host in (0, 1))
+    first, second = (worker_actors.slice(hosts=host, gpus=0) for host in (0, 1))
     assert first.ask.call_one(second).get(timeout=PATIENCE_S) == pids[2]
-    others = residents.slice(hosts=1)
+    others = worker_actors.slice(hosts=1)
     assert first.ask_all.call_one(others).get(timeout=PATIENCE_S) == pids[2:]
-    here = this_host().spawn_procs(name="here").spawn("here", Resident)
+    here = this_host().spawn_procs(name="here").spawn("here", WorkerActor)
     assert first.ask.call_one(here).get(timeout=PATIENCE_S) == here.pid.call_one().get()
     assert here.ask.call_one(second).get(timeout=PATIENCE_S) == pids[2]
 
 
 def test_what_is_large_arrives_whole_both_ways(procs: ProcMesh) -> None:
-    residents = procs.spawn("residents", Resident)
+    worker_actors = procs.spawn("worker_actors", WorkerActor)
     sent = np.frombuffer(os.urandom(1 << 20) * (LARGE >> 20), np.uint8)
-    for came in residents.slice(gpus=0).same.call(sent).get(timeout=PATIENCE_S).values():
+    for came in worker_actors.slice(gpus=0).same.call(sent).get(timeout=PATIENCE_S).values():
         assert (came == sent).all()
 
 
 def test_the_failure_of_a_rank_and_its_death_are_told_as_ever(
     procs: ProcMesh, faults: Faults
 ) -> None:
-    residents = procs.spawn("residents", Resident)
+    worker_actors = procs.spawn("worker_actors", WorkerActor)
     with pytest.raises(Exception, match="on purpose"):
-        residents.slice(hosts=1, gpus=0).fail.call_one("on purpose").get(timeout=PATIENCE_S)
-    others = procs.spawn("others", Resident)
+        worker_actors.slice(hosts=1, gpus=0).fail.call_one("on purpose").get(timeout=PATIENCE_S)
+    others = procs.spawn("others", WorkerActor)
     pid = others.slice(hosts=0, gpus=1).pid.call_one().get(timeout=PATIENCE_S)
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(SupervisionError, match="SIGKILL"):
@@ -167,10 +167,10 @@ def test_each_address_that_is_asked_for_is_in_the_audit_of_the_gateway(
 def test_the_gateway_may_be_a_host_too_and_is_then_dialled_directly(through: Site) -> None:
     everyone = [through.gateway.address, *through.addresses]
     mesh = attach_to_workers(ca=through.job, workers=everyone)
-    residents = mesh.spawn_procs().spawn("residents", Resident)
-    pids = residents.pid.call().get(timeout=PATIENCE_S).values()
-    others = residents.slice(hosts=slice(0, 2))
-    last = residents.slice(hosts=2)
+    worker_actors = mesh.spawn_procs().spawn("worker_actors", WorkerActor)
+    pids = worker_actors.pid.call().get(timeout=PATIENCE_S).values()
+    others = worker_actors.slice(hosts=slice(0, 2))
+    last = worker_actors.slice(hosts=2)
     assert last.ask_all.call_one(others).get(timeout=PATIENCE_S) == pids[:2]
     assert connected_to() & {port_of(one) for one in (*through.behind, through.gateway)} == {
         port_of(through.gateway)
@@ -182,8 +182,8 @@ def test_it_is_a_gateway_whoever_has_its_host(through: Site) -> None:
     with running(through.folder, program, through.gateway.address) as other:
         assert other.line() == "has it"
         mesh = attach_to_workers(ca=through.job, workers=through.addresses)
-        residents = mesh.spawn_procs().spawn("residents", Resident)
-        assert residents.add.call(3).get(timeout=PATIENCE_S).values() == [3, 3]
+        worker_actors = mesh.spawn_procs().spawn("worker_actors", WorkerActor)
+        assert worker_actors.add.call(3).get(timeout=PATIENCE_S).values() == [3, 3]
         assert other.end()[0] == 0
 
 
@@ -266,8 +266,8 @@ def test_whatever_an_owner_says_in_a_tunnel_its_gateway_serves_on(
         caller.all_was_heard()
         attach(site.gateway.address)
         mesh = attach_to_workers(ca=site.job, workers=site.addresses)
-        residents = mesh.spawn_procs().spawn("residents", Resident)
-        assert residents.add.call(2).get(timeout=PATIENCE_S).values() == [2, 2]
+        worker_actors = mesh.spawn_procs().spawn("worker_actors", WorkerActor)
+        assert worker_actors.add.call(2).get(timeout=PATIENCE_S).values() == [2, 2]
 
 
 def test_a_worker_that_is_not_there_is_named_as_the_gateway_sees_it(through: Site) -> None:
@@ -335,8 +335,8 @@ def test_without_keys_it_works_on_loopback(agent_errors: object) -> None:
     with workers(2) as (gateway, behind):
         attach(gateway.address)
         mesh = attach_to_workers(ca=TRUST_ALL, workers=[behind.address])
-        residents = mesh.spawn_procs().spawn("residents", Resident)
-        assert residents.add.call_one(2).get(timeout=PATIENCE_S) == 2
+        worker_actors = mesh.spawn_procs().spawn("worker_actors", WorkerActor)
+        assert worker_actors.add.call_one(2).get(timeout=PATIENCE_S) == 2
         with pytest.raises(PermissionError, match="without keys"):
             attach_to_workers(ca=TRUST_ALL, workers=["tcp://10.99.0.1:26600"])
         shutdown_context()
@@ -349,10 +349,10 @@ def test_a_client_that_holds_the_interpreter_for_longer_than_liveness_is_not_los
     with configured(liveness=2):
         attach(site.gateway.address)
         mesh = attach_to_workers(ca=site.job, workers=site.addresses)
-        residents = mesh.spawn_procs().spawn("residents", Resident)
-        assert residents.add.call(1).get(timeout=PATIENCE_S).values() == [1, 1]
+        worker_actors = mesh.spawn_procs().spawn("worker_actors", WorkerActor)
+        assert worker_actors.add.call(1).get(timeout=PATIENCE_S).values() == [1, 1]
         ctypes.PyDLL(None).usleep(5_000_000)  # no thread of this process runs meanwhile
-        assert residents.add.call(1).get(timeout=PATIENCE_S).values() == [2, 2]
+        assert worker_actors.add.call(1).get(timeout=PATIENCE_S).values() == [2, 2]
 
 
 def test_nothing_is_left_of_a_way_through_a_gateway(through: Site, procs: ProcMesh) -> None:

@@ -13,7 +13,7 @@ from monarch._src.net.state.access import Role
 from monarch.actor import attach_to_workers
 from tests.audits import audited
 from tests.integration.commands import monarch
-from tests.integration.worker_actors import Resident
+from tests.integration.worker_actors import WorkerActor
 from tests.workers import PATIENCE_S, TRUST_ALL, Worker
 
 pytestmark = pytest.mark.slow
@@ -31,8 +31,8 @@ def test_an_observer_sees_what_a_worker_does_whoever_has_it(
     assert out.startswith(f"worker {guarded.address}  ")
     assert out.endswith("\n  no meshes\n")
     mesh = attach_to_workers(ca=job, workers=[guarded.address])
-    resident = mesh.spawn_procs({"gpus": 2}, name="mine").spawn("resident", Resident)
-    assert resident.add.call(1).get(timeout=PATIENCE_S).values() == [1, 1]
+    worker_actor = mesh.spawn_procs({"gpus": 2}, name="mine").spawn("worker_actor", WorkerActor)
+    assert worker_actor.add.call(1).get(timeout=PATIENCE_S).values() == [1, 1]
     status, out, err = look("--at", guarded.address, "--keys", job)
     assert (status, err) == (0, "")
     rows = [line.split() for line in out.splitlines() if "mine[" in line]
@@ -43,7 +43,9 @@ def test_an_observer_sees_what_a_worker_does_whoever_has_it(
     assert found["worker"] == guarded.address
     assert found["problem"] is None
     assert [(m["name"], len(m["procs"])) for m in found["meshes"]] == [("mine", 2)]
-    assert resident.add.call(1).get(timeout=PATIENCE_S).values() == [2, 2], "nobody was disturbed"
+    assert worker_actor.add.call(1).get(timeout=PATIENCE_S).values() == [2, 2], (
+        "nobody was disturbed"
+    )
     mesh.stop().get(timeout=PATIENCE_S)
     roles = {line["role"] for line in audited(tmp_path / "audit") if line["what"] == "linked"}
     assert roles == {"observer", "owner"}

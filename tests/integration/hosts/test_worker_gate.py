@@ -14,7 +14,7 @@ from monarch._src.wire.ids import AGENT
 from monarch._src.wire.messages import Call, HoldSite, LetSiteGo, Shutdown
 from monarch.actor import attach_to_workers
 from tests.audits import audited
-from tests.integration.worker_actors import Resident
+from tests.integration.worker_actors import WorkerActor
 from tests.untrusted_peers import Bomb, linked
 from tests.workers import PATIENCE_S, Worker
 
@@ -29,8 +29,8 @@ def test_who_has_a_key_and_not_the_host_can_ask_for_it_and_nothing_else(
     job: str, guarded: Worker, tmp_path: Path, role: Role
 ) -> None:
     mesh = attach_to_workers(ca=job, workers=[guarded.address])
-    resident = mesh.spawn_procs(name="mine").spawn("resident", Resident)
-    node = f"{int(resident._actors.procs.uid):x}.0"  # pyright: ignore[reportPrivateUsage]
+    worker_actor = mesh.spawn_procs(name="mine").spawn("worker_actor", WorkerActor)
+    node = f"{int(worker_actor._actors.procs.uid):x}.0"  # pyright: ignore[reportPrivateUsage]
     bomb = Payload(pickle.dumps(Bomb(tmp_path / "bang")))
     with linked(keys.load(job, None, role), "client-somebody", guarded.address) as caller:
         caller.say(node, Call(1, 1, "pid", 0, [], []), bomb)
@@ -38,7 +38,7 @@ def test_who_has_a_key_and_not_the_host_can_ask_for_it_and_nothing_else(
         caller.say(AGENT, LetSiteGo(1))
         caller.say(AGENT, HoldSite(1, 7, "intruder", "h9", 30.0))
         caller.all_was_heard()
-    assert resident.add.call_one(1).get(timeout=PATIENCE_S) == 1
+    assert worker_actor.add.call_one(1).get(timeout=PATIENCE_S) == 1
     mesh.stop().get(timeout=PATIENCE_S)
     assert not (tmp_path / "bang").exists()
     found = refusals(tmp_path)

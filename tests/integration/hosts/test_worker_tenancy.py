@@ -31,7 +31,7 @@ from monarch.job import ProcessJob
 from monarch.session import SessionError, sessions
 from tests.integration.commands import Commands, monarch
 from tests.integration.sample_actors import Echo
-from tests.integration.worker_actors import CLIENT, Resident
+from tests.integration.worker_actors import CLIENT, WorkerActor
 from tests.workers import PATIENCE_S, TRUST_ALL, Worker, worker, workers
 
 pytestmark = pytest.mark.slow
@@ -58,7 +58,7 @@ def test_a_worker_that_was_given_back_serves_the_next_one_and_shutdown_ends_it()
         pids: list[int] = []
         for _ in range(2):
             mesh = attached([one])
-            ranks = mesh.spawn_procs({"gpus": 2}).spawn("ranks", Resident)
+            ranks = mesh.spawn_procs({"gpus": 2}).spawn("ranks", WorkerActor)
             pids += ranks.pid.call().get(timeout=PATIENCE_S).values()
             assert ranks.slice(gpus=0).add.call_one(1).get(timeout=PATIENCE_S) == 1
             mesh.stop().get(timeout=PATIENCE_S)
@@ -75,7 +75,7 @@ def test_a_block_over_workers_ends_them_also_when_it_raises() -> None:
         mesh = attach_to_workers(ca=TRUST_ALL, workers=[one.address])
         await mesh.initialized
         async with mesh:
-            ranks = mesh.spawn_procs().spawn("ranks", Resident)
+            ranks = mesh.spawn_procs().spawn("ranks", WorkerActor)
             assert await ranks.slice(hosts=0).add.call_one(1) == 1
             if broken:
                 raise KeyError("in the block")
@@ -104,7 +104,7 @@ def test_a_block_over_workers_that_were_given_back_in_it_leaves_them() -> None:
 def test_hosts_are_equal_wherever_they_are_asked_for() -> None:
     with workers(2) as found:
         mesh = attached(found)
-        ranks = mesh.spawn_procs().spawn("ranks", Resident)
+        ranks = mesh.spawn_procs().spawn("ranks", WorkerActor)
         there = ranks.host.call().get(timeout=PATIENCE_S).values()
         assert there == [mesh.slice(hosts=0), mesh.slice(hosts=1)]
         assert there[0] != there[1]
@@ -126,7 +126,7 @@ def test_a_client_that_is_killed_is_followed_by_the_next_one(tmp_path: Path) -> 
             first.kill()
         mesh = attached([one])  # waits until that is noticed
         procs = mesh.spawn_procs()
-        assert procs.spawn("a", Resident).add.call_one(2).get(timeout=PATIENCE_S) == 2
+        assert procs.spawn("a", WorkerActor).add.call_one(2).get(timeout=PATIENCE_S) == 2
         mesh.stop().get(timeout=PATIENCE_S)
         shutdown_context(reason="the worker is about to end")
 
@@ -147,7 +147,7 @@ def test_with_keys_it_works_alike_and_none_is_in_an_environment_or_an_argument(
     audit = tmp_path / "audit"
     with alone("--keys", job, "--audit", str(audit)) as one:
         mesh = attached([one], job)
-        ranks = mesh.spawn_procs({"gpus": 2}).spawn("ranks", Resident)
+        ranks = mesh.spawn_procs({"gpus": 2}).spawn("ranks", WorkerActor)
         pids = [one.process.pid, *ranks.pid.call().get(timeout=PATIENCE_S).values()]
         secrets = [keys.load(job, None, role).secret.reveal() for role in (Role.WORKER, Role.OWNER)]
         below = [child.pid for child in psutil.Process(one.process.pid).children(recursive=True)]
@@ -184,7 +184,7 @@ def test_a_program_serves_its_host_as_long_as_it_runs(tmp_path: Path) -> None:
     ended = start_worker_loop_forever(address=address, ca=TRUST_ALL)
     mesh = attach_to_workers(ca=TRUST_ALL, workers=[address], name="mine")
     assert mesh.name == "mine"
-    assert mesh.spawn_procs().spawn("a", Resident).add.call_one(3).get(timeout=PATIENCE_S) == 3
+    assert mesh.spawn_procs().spawn("a", WorkerActor).add.call_one(3).get(timeout=PATIENCE_S) == 3
     mesh.shutdown().get(timeout=PATIENCE_S)
     ended.get(timeout=PATIENCE_S)
 
@@ -234,9 +234,9 @@ def test_stop_of_one_handle_leaves_the_procs_of_another_alone(tmp_path: Path) ->
     job = ProcessJob({"hosts": 1})
     try:
         one = job.state(cached_path=None).hosts
-        first = one.spawn_procs(name="first").spawn("a", Resident)
+        first = one.spawn_procs(name="first").spawn("a", WorkerActor)
         two = job.state(cached_path=None).hosts
-        second = two.spawn_procs(name="second").spawn("a", Resident)
+        second = two.spawn_procs(name="second").spawn("a", WorkerActor)
         assert one == two
         assert first.add.call_one(1).get(timeout=PATIENCE_S) == 1
         assert second.add.call_one(1).get(timeout=PATIENCE_S) == 1
@@ -286,7 +286,7 @@ def test_attach_returns_at_once_and_a_worker_that_starts_late_is_waited_for(tmp_
     assert not mesh.initialized.done
     ended = start_worker_loop_forever(address=address, ca=TRUST_ALL)
     assert mesh.initialized.get(timeout=PATIENCE_S) is True
-    assert mesh.spawn_procs().spawn("a", Resident).add.call_one(3).get(timeout=PATIENCE_S) == 3
+    assert mesh.spawn_procs().spawn("a", WorkerActor).add.call_one(3).get(timeout=PATIENCE_S) == 3
     mesh.shutdown().get(timeout=PATIENCE_S)
     ended.get(timeout=PATIENCE_S)
 

@@ -24,7 +24,7 @@ from monarch.actor import (
 )
 from monarch.observe import flush_output, snapshot
 from tests.conftest import Faults
-from tests.integration.worker_actors import CLIENT, Resident
+from tests.integration.worker_actors import CLIENT, WorkerActor
 from tests.workers import PATIENCE_S, TRUST_ALL, Worker, workers
 
 
@@ -52,8 +52,8 @@ def procs(hosts: HostMesh) -> ProcMesh:
 
 
 @pytest.fixture(scope="module")
-def residents(procs: ProcMesh) -> Resident:
-    return procs.spawn("residents", Resident)
+def worker_actors(procs: ProcMesh) -> WorkerActor:
+    return procs.spawn("worker_actors", WorkerActor)
 
 
 # --- used as one host is --------------------------------------------------------------------------
@@ -61,9 +61,9 @@ def residents(procs: ProcMesh) -> Resident:
 
 @pytest.mark.skipif(not hasattr(os, "eventfd"), reason="it tells by eventfds, which Linux has")
 def test_an_agent_that_has_done_what_it_was_woken_for_sleeps(
-    two: list[Worker], residents: Resident
+    two: list[Worker], worker_actors: WorkerActor
 ) -> None:
-    residents.pid.call().get()
+    worker_actors.pid.call().get()
     for one in two:
         worker = psutil.Process(one.process.pid)
         for process in (worker, *worker.children()):  # the agent is one of them
@@ -80,19 +80,22 @@ def wake_ups(pid: int) -> list[int]:
 
 
 def test_hosts_are_a_dim_in_front_of_those_of_each_host(
-    hosts: HostMesh, procs: ProcMesh, residents: Resident
+    hosts: HostMesh, procs: ProcMesh, worker_actors: WorkerActor
 ) -> None:
     assert hosts.sizes == {"hosts": 2}
-    assert procs.sizes == residents.sizes == {"hosts": 2, "gpus": 2}
-    places = residents.place.call().get(timeout=PATIENCE_S)
+    assert procs.sizes == worker_actors.sizes == {"hosts": 2, "gpus": 2}
+    places = worker_actors.place.call().get(timeout=PATIENCE_S)
     assert [dict(point) for point, _ in places.items()] == list(places.values())
 
 
 def test_ranks_of_one_host_are_children_of_its_worker(
-    two: list[Worker], residents: Resident
+    two: list[Worker], worker_actors: WorkerActor
 ) -> None:
     parents = [
-        {parent_of(parent_of(pid)) for pid in residents.slice(hosts=at).pid.call().get().values()}
+        {
+            parent_of(parent_of(pid))
+            for pid in worker_actors.slice(hosts=at).pid.call().get().values()
+        }
         for at in range(2)
     ]
     assert parents == [{one.process.pid} for one in two]
@@ -106,48 +109,48 @@ def test_a_slice_of_hosts_has_procs_of_its_own(hosts: HostMesh) -> None:
     second = hosts.slice(hosts=1)
     mesh = second.spawn_procs({"gpus": 2}, name="second")
     assert mesh.sizes == {"gpus": 2}
-    pids = mesh.spawn("a", Resident).pid.call().get(timeout=PATIENCE_S)
+    pids = mesh.spawn("a", WorkerActor).pid.call().get(timeout=PATIENCE_S)
     assert len(set(pids.values())) == 2
     mesh.stop().get(timeout=PATIENCE_S)
 
 
-def test_messages_of_one_sender_stay_in_order(residents: Resident) -> None:
-    one = residents.slice(hosts=1, gpus=0)
+def test_messages_of_one_sender_stay_in_order(worker_actors: WorkerActor) -> None:
+    one = worker_actors.slice(hosts=1, gpus=0)
     answers = [one.add.call_one(1) for _ in range(200)]
     counts = [answer.get(timeout=PATIENCE_S) for answer in answers]
     assert counts == list(range(counts[0], counts[0] + 200))
 
 
-def test_large_arguments_and_answers_arrive_as_they_were(residents: Resident) -> None:
-    one = residents.slice(hosts=1, gpus=1)
+def test_large_arguments_and_answers_arrive_as_they_were(worker_actors: WorkerActor) -> None:
+    one = worker_actors.slice(hosts=1, gpus=1)
     value = os.urandom(3 << 20)
     assert one.same.call_one(value).get(timeout=PATIENCE_S) == value
     buffer = bytearray(os.urandom(1 << 20))
     assert one.same.call_one([buffer, {"a": buffer}]).get(timeout=PATIENCE_S)[0] == buffer
 
 
-def test_a_rank_calls_ranks_of_another_host_and_of_the_clients(residents: Resident) -> None:
-    first, last = residents.slice(hosts=0, gpus=0), residents.slice(hosts=1, gpus=1)
+def test_a_rank_calls_ranks_of_another_host_and_of_the_clients(worker_actors: WorkerActor) -> None:
+    first, last = worker_actors.slice(hosts=0, gpus=0), worker_actors.slice(hosts=1, gpus=1)
     assert first.ask.call_one(last).get() == last.pid.call_one().get(timeout=PATIENCE_S)
     assert last.ask.call_one(first).get() == first.pid.call_one().get(timeout=PATIENCE_S)
-    others = residents.slice(hosts=0)
+    others = worker_actors.slice(hosts=0)
     assert last.ask_all.call_one(others).get() == list(others.pid.call().get().values())
     here = this_host().spawn_procs(name="here")
-    local = here.spawn("local", Resident)
+    local = here.spawn("local", WorkerActor)
     assert last.ask.call_one(local).get(timeout=PATIENCE_S) == local.pid.call_one().get()
     assert local.ask.call_one(last).get(timeout=PATIENCE_S) == last.pid.call_one().get()
     here.stop().get(timeout=PATIENCE_S)
 
 
-def test_ports_of_the_client_are_reached_from_any_host(residents: Resident) -> None:
+def test_ports_of_the_client_are_reached_from_any_host(worker_actors: WorkerActor) -> None:
     port, receiver = Channel[str].open()
     for host in range(2):
-        residents.slice(hosts=host, gpus=0).tell.call_one(port, f"from {host}").get()
+        worker_actors.slice(hosts=host, gpus=0).tell.call_one(port, f"from {host}").get()
         assert receiver.recv().get(timeout=PATIENCE_S) == f"from {host}"
 
 
-def test_errors_say_on_which_host_and_the_actor_lives(residents: Resident) -> None:
-    one = residents.slice(hosts=1, gpus=0)
+def test_errors_say_on_which_host_and_the_actor_lives(worker_actors: WorkerActor) -> None:
+    one = worker_actors.slice(hosts=1, gpus=0)
     with pytest.raises(ActorError, match="it was so") as caught:
         one.fail.call_one("it was so").get(timeout=PATIENCE_S)
     assert caught.value.failures[0].host == os.uname().nodename
@@ -155,25 +158,25 @@ def test_errors_say_on_which_host_and_the_actor_lives(residents: Resident) -> No
 
 
 def test_what_ranks_print_reaches_the_client(
-    residents: Resident, capfd: pytest.CaptureFixture[str]
+    worker_actors: WorkerActor, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    residents.say.call("hello from afar").get(timeout=PATIENCE_S)
+    worker_actors.say.call("hello from afar").get(timeout=PATIENCE_S)
     flush_output(timeout=PATIENCE_S)
     assert capfd.readouterr().out.count("hello from afar") == 4
 
 
 def test_an_actor_on_a_worker_spawns_on_its_own_host(
-    two: list[Worker], residents: Resident
+    two: list[Worker], worker_actors: WorkerActor
 ) -> None:
-    pids = residents.slice(hosts=1, gpus=0).spawn_here.call_one().get(timeout=PATIENCE_S)
+    pids = worker_actors.slice(hosts=1, gpus=0).spawn_here.call_one().get(timeout=PATIENCE_S)
     assert len(set(pids)) == 2
 
 
 def test_an_actor_spawns_on_another_host_and_takes_that_with_it(
-    hosts: HostMesh, residents: Resident, faults: Faults
+    hosts: HostMesh, worker_actors: WorkerActor, faults: Faults
 ) -> None:
     mesh = hosts.slice(hosts=0).spawn_procs(name="owners")
-    owner = mesh.spawn("owner", Resident)
+    owner = mesh.spawn("owner", WorkerActor)
     shown, pid = owner.spawn_on.call_one(hosts.slice(hosts=1)).get(timeout=PATIENCE_S)
     assert shown == f"<ProcMesh 'from afar' on {os.uname().nodename}>"
     inner = psutil.Process(pid)
@@ -184,8 +187,8 @@ def test_an_actor_spawns_on_another_host_and_takes_that_with_it(
     mesh.stop().get(timeout=PATIENCE_S)
 
 
-def test_waiting_in_a_cycle_over_hosts_is_told(residents: Resident) -> None:
-    first, last = residents.slice(hosts=0, gpus=1), residents.slice(hosts=1, gpus=1)
+def test_waiting_in_a_cycle_over_hosts_is_told(worker_actors: WorkerActor) -> None:
+    first, last = worker_actors.slice(hosts=0, gpus=1), worker_actors.slice(hosts=1, gpus=1)
     with pytest.raises(ActorError, match="DeadlockError"):
         first.ask_back.call_one(last, first).get(timeout=PATIENCE_S)
 
@@ -197,7 +200,7 @@ def test_options_of_processes_reach_each_rank_of_each_host(hosts: HostMesh) -> N
         bootstrap=lambda: os.environ.update(BOOTED="yes"),
         env=lambda point: {"PLACE": f"{point['hosts']}/{point['gpus']}", "PYTHONHASHSEED": "7"},
     )
-    ranks = mesh.spawn("ranks", Resident)
+    ranks = mesh.spawn("ranks", WorkerActor)
     places = ranks.variable.call("PLACE").get(timeout=PATIENCE_S)
     assert list(places.values()) == ["0/0", "0/1", "1/0", "1/1"]
     assert set(ranks.variable.call("BOOTED").get(timeout=PATIENCE_S).values()) == {"yes"}
@@ -206,7 +209,7 @@ def test_options_of_processes_reach_each_rank_of_each_host(hosts: HostMesh) -> N
 
 def test_a_rank_of_a_worker_that_dies_is_started_again_if_it_should_be(hosts: HostMesh) -> None:
     mesh = hosts.spawn_procs({"gpus": 1}, name="restless", restart="on-failure")
-    ranks = mesh.spawn("ranks", Resident)
+    ranks = mesh.spawn("ranks", WorkerActor)
     one, other = ranks.slice(hosts=1), ranks.slice(hosts=0)
     before = one.pid.call_one().get(timeout=PATIENCE_S)
     assert other.ask.call_one(one).get(timeout=PATIENCE_S) == before
@@ -235,7 +238,7 @@ def test_a_cast_to_many_ranks_is_one_message_a_host_and_its_answers_come_back(
     hosts: HostMesh,
 ) -> None:
     many = hosts.spawn_procs({"gpus": 20}, name="many")
-    ranks = many.spawn("ranks", Resident)
+    ranks = many.spawn("ranks", WorkerActor)
     places = ranks.place.call().get(timeout=PATIENCE_S)
     assert [dict(point) for point, _ in places.items()] == list(places.values())
     middle = ranks.slice(gpus=slice(2, 19))
@@ -255,8 +258,8 @@ def test_a_cast_to_many_ranks_is_one_message_a_host_and_its_answers_come_back(
 def test_a_rank_that_is_killed_raises_as_it_does_on_one_host_and_others_work_on(
     hosts: HostMesh, faults: Faults
 ) -> None:
-    mesh = hosts.spawn_procs({"gpus": 2}, name="mortal")
-    ranks = mesh.spawn("ranks", Resident)
+    mesh = hosts.spawn_procs({"gpus": 2}, name="faulty")
+    ranks = mesh.spawn("ranks", WorkerActor)
     victim, other = ranks.slice(hosts=1, gpus=0), ranks.slice(hosts=0, gpus=1)
     os.kill(victim.pid.call_one().get(timeout=PATIENCE_S), signal.SIGKILL)
     with pytest.raises(SupervisionError, match="killed by SIGKILL") as caught:

@@ -23,7 +23,7 @@ from monarch.observe import Process, metrics, snapshot
 from tests.conftest import Faults
 from tests.integration.callers import Ring
 from tests.integration.counted import Talker, callee, caller, rows
-from tests.integration.failing_actors import Mortal
+from tests.integration.failing_actors import Faulty
 from tests.integration.gates import GateKeeper
 from tests.integration.sample_actors import Counter, Echo, Teller
 
@@ -151,34 +151,34 @@ def test_ranks_that_compute_answer(four: ProcMesh, gate: GateKeeper, tmp_path: P
 def test_a_rank_that_holds_the_interpreter_is_missed_and_named(
     four: ProcMesh, gate: GateKeeper
 ) -> None:
-    mortal = four.spawn("holding", Mortal)
-    mortal.pid.call().get()
-    answer = mortal.slice(gpus=1).hold_the_gil.call_one(gate.gate)
+    faulty = four.spawn("holding", Faulty)
+    faulty.pid.call().get()
+    answer = faulty.slice(gpus=1).hold_the_gil.call_one(gate.gate)
     gate.wait_entered()
     calls = len(runtime().calls)
-    seen = metrics(mortal, timeout=0.5)
+    seen = metrics(faulty, timeout=0.5)
     (missing,) = seen.missing
     assert missing.process == Process("workers", 1, {"gpus": 1})
-    assert missing.reason.startswith("busy in Mortal.hold_the_gil for ")
+    assert missing.reason.startswith("busy in Faulty.hold_the_gil for ")
     assert missing.reason.endswith(" s; no answer within 0.5 s")
     (pid,) = [row for row in seen.endpoints if (row.endpoint, row.side) == ("pid", "callee")]
     assert (pid.calls, pid.processes) == (3, 3)
     assert len(runtime().calls) == calls, "nothing waits for its answer any more"
     gate.open()
     answer.get()
-    assert callee(mortal, "pid").calls == 4
-    assert callee(mortal, "hold_the_gil").calls == 1
+    assert callee(faulty, "pid").calls == 4
+    assert callee(faulty, "hold_the_gil").calls == 1
 
 
 def test_of_a_rank_that_dies_its_caller_has_the_error_and_nobody_its_figures(
     spawn_procs: Spawn, faults: Faults
 ) -> None:
-    procs = spawn_procs({"gpus": 3}, name="mortals")
-    mortal = procs.spawn("mortal", Mortal)
-    mortal.pid.call().get()
-    assert isinstance(mortal.kill_self_on.call([2], 9).exception(), SupervisionError)
+    procs = spawn_procs({"gpus": 3}, name="failing")
+    faulty = procs.spawn("faulty", Faulty)
+    faulty.pid.call().get()
+    assert isinstance(faulty.kill_self_on.call([2], 9).exception(), SupervisionError)
     faults.take()
-    seen = metrics(mortal, timeout=60)
+    seen = metrics(faulty, timeout=60)
     assert [(m.process.rank, m.reason) for m in seen.missing] == [(2, "killed by SIGKILL")]
     by = {(row.endpoint, row.side): row for row in seen.endpoints}
     assert (by["pid", "callee"].calls, by["pid", "callee"].errors) == (2, 0)
@@ -186,8 +186,8 @@ def test_of_a_rank_that_dies_its_caller_has_the_error_and_nobody_its_figures(
     called = by["kill_self_on", "caller"]
     assert (called.calls, called.errors, called.in_flight) == (1, 1, 0)
     with pytest.raises(SupervisionError):
-        mortal.pid.broadcast()
-    (refused,) = [row for row in metrics(mortal, timeout=60).endpoints if row.adverb == "broadcast"]
+        faulty.pid.broadcast()
+    (refused,) = [row for row in metrics(faulty, timeout=60).endpoints if row.adverb == "broadcast"]
     assert (refused.calls, refused.errors, refused.in_flight) == (1, 1, 0)
     (snapped,) = [seen for seen in snapshot() if seen.uid == procs.uid]
     first = snapped.rows[2].busy_s
@@ -198,10 +198,10 @@ def test_of_a_rank_that_dies_its_caller_has_the_error_and_nobody_its_figures(
 def test_a_rank_that_dies_while_it_is_asked_ends_the_question(
     spawn_procs: Spawn, gate: GateKeeper, faults: Faults
 ) -> None:
-    procs = spawn_procs({"gpus": 2}, name="mortals")
-    mortal = procs.spawn("mortal", Mortal)
-    pids = mortal.pid.call().get().values()
-    held = mortal.slice(gpus=1).hold_the_gil.call_one(gate.gate)
+    procs = spawn_procs({"gpus": 2}, name="failing")
+    faulty = procs.spawn("faulty", Faulty)
+    pids = faulty.pid.call().get().values()
+    held = faulty.slice(gpus=1).hold_the_gil.call_one(gate.gate)
     gate.wait_entered()
     found: list[Any] = []
     asking = threading.Thread(target=lambda: found.append(metrics(procs, timeout=300)))

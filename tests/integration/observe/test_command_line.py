@@ -16,7 +16,7 @@ from monarch.actor import ProcMesh, SupervisionError, shutdown_context
 from tests.conftest import Faults
 from tests.integration.callers import Spawner
 from tests.integration.commands import Commands, monarch
-from tests.integration.failing_actors import Mortal
+from tests.integration.failing_actors import Faulty
 from tests.integration.gates import GateKeeper
 from tests.integration.programs import running, watched
 from tests.integration.sample_actors import Echo, Teller
@@ -201,9 +201,9 @@ def test_a_rank_that_has_failed_is_shown_with_the_reason(
     shell: Commands, spawn_procs: Spawn, faults: Faults
 ) -> None:
     procs = spawn_procs({"gpus": 2}, name="workers")
-    mortal = procs.spawn("mortal", Mortal)
+    faulty = procs.spawn("faulty", Faulty)
     with pytest.raises(SupervisionError):
-        mortal.kill_self_on.call([1], int(signal.SIGKILL)).get(timeout=60)
+        faulty.kill_self_on.call([1], int(signal.SIGKILL)).get(timeout=60)
     (session,) = shell.sessions()
     (mesh,) = session["meshes"]
     assert mesh["state"] == "failed"

@@ -14,12 +14,12 @@ from monarch.actor import ProcMesh
 from monarch.observe import FlameGraph, flame_graph
 from tests.conftest import Faults
 from tests.integration.commands import monarch
-from tests.integration.failing_actors import Mortal
+from tests.integration.failing_actors import Faulty
 from tests.integration.gates import GateKeeper, gate_in
 from tests.integration.observe.test_stacks import shown
 
 WAITS = "waits for calls, or awaits"
-HOLD, PASS = shown("Mortal.hold_on"), shown("Gate.pass_through")
+HOLD, PASS = shown("Faulty.hold_on"), shown("Gate.pass_through")
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def held(mesh: ProcMesh, tmp_path: Path) -> Iterator[ProcMesh]:
 
 
 def hold(mesh: ProcMesh, keeper: GateKeeper) -> object:
-    answer = mesh.spawn("mortal", Mortal).hold_on.call([2], keeper.gate)
+    answer = mesh.spawn("faulty", Faulty).hold_on.call([2], keeper.gate)
     keeper.wait_entered()
     return answer
 
@@ -113,7 +113,7 @@ def test_what_is_out_of_range_is_refused_before_anything_is_sampled(
 
 
 def test_a_rank_that_has_died_is_named(mesh: ProcMesh, faults: Faults) -> None:
-    mesh.spawn("mortal", Mortal).slice(gpus=1).exit_hard.call_one(3).exception(timeout=60)
+    mesh.spawn("faulty", Faulty).slice(gpus=1).exit_hard.call_one(3).exception(timeout=60)
     faults.take()
     graph = flame_graph(mesh, seconds=1)
     assert graph.unread == ("workers gpus=1: it has no process yet, or no more",)

@@ -11,7 +11,7 @@ import pytest
 from monarch.actor import Accumulator, Channel, ProcMesh, as_endpoint, send
 from monarch.observe import Process, metrics, snapshot
 from tests.integration.counted import Talker, callee, caller, rows
-from tests.integration.failing_actors import Failing, Mortal
+from tests.integration.failing_actors import Failing, Faulty
 from tests.integration.gates import GateKeeper
 from tests.integration.sample_actors import Counter, Echo, Meeting
 
@@ -139,14 +139,14 @@ def test_calls_that_overlap_are_in_flight_together(four: ProcMesh) -> None:
 def test_a_call_is_in_flight_until_its_last_rank_has_answered(
     four: ProcMesh, gate: GateKeeper
 ) -> None:
-    mortal = four.spawn("held", Mortal)
-    answer = mortal.hold_on.call([2], gate.gate)
+    faulty = four.spawn("held", Faulty)
+    answer = faulty.hold_on.call([2], gate.gate)
     gate.wait_entered()
-    assert caller(mortal, "hold_on", "call").in_flight == 1
-    assert callee(mortal.slice(gpus=2), "hold_on").in_flight == 1
+    assert caller(faulty, "hold_on", "call").in_flight == 1
+    assert callee(faulty.slice(gpus=2), "hold_on").in_flight == 1
     gate.open()
     answer.get()
-    for row in (caller(mortal, "hold_on", "call"), callee(mortal, "hold_on")):
+    for row in (caller(faulty, "hold_on", "call"), callee(faulty, "hold_on")):
         assert row.in_flight == 0
 
 
@@ -177,10 +177,10 @@ def test_a_call_takes_its_caller_longer_than_any_of_its_ranks(four: ProcMesh) ->
 def test_the_slowest_rank_is_named_and_so_is_how_long_calls_wait_their_turn(
     four: ProcMesh, gate: GateKeeper
 ) -> None:
-    mortal = four.spawn("waited_for", Mortal)
-    held = mortal.hold_on.call([3], gate.gate)
+    faulty = four.spawn("waited_for", Faulty)
+    held = faulty.hold_on.call([3], gate.gate)
     gate.wait_entered()
-    queued = mortal.slice(gpus=3).pid.call_one()
+    queued = faulty.slice(gpus=3).pid.call_one()
     metrics(four, timeout=60)  # answered behind the call, on the same pipe: by now it waits
     waited_from = time.monotonic()
     metrics(four, timeout=60)
@@ -188,27 +188,27 @@ def test_the_slowest_rank_is_named_and_so_is_how_long_calls_wait_their_turn(
     gate.open()
     held.get()
     queued.get()
-    row = callee(mortal, "hold_on")
+    row = callee(faulty, "hold_on")
     assert row.slowest is not None
     process, mean_s = row.slowest
     assert process == Process("workers", 3, {"gpus": 3})
     assert row.max_s == pytest.approx(mean_s)
-    pid = callee(mortal, "pid")
+    pid = callee(faulty, "pid")
     assert pid.waited_s is not None
     assert pid.waited_s > waited_s
-    assert caller(mortal, "hold_on", "call").waited_s is None
+    assert caller(faulty, "hold_on", "call").waited_s is None
 
 
 def test_busy_seconds_are_those_in_which_anything_ran(spawn_procs: Spawn, gate: GateKeeper) -> None:
     procs = spawn_procs({"gpus": 2})
-    mortal = procs.spawn("mortal", Mortal)
+    faulty = procs.spawn("faulty", Faulty)
 
     def busy() -> list[float]:
         (seen,) = [seen for seen in snapshot() if seen.uid == procs.uid]
         return [row.busy_s for row in seen.rows]
 
-    mortal.hold_on.call([], gate.gate).get()
-    held = mortal.slice(gpus=1).hold_on.call([1], gate.gate)
+    faulty.hold_on.call([], gate.gate).get()
+    held = faulty.slice(gpus=1).hold_on.call([1], gate.gate)
     gate.wait_entered()
     first, second = busy(), busy()
     assert 0 < first[1] < second[1], "it runs on"
@@ -218,4 +218,4 @@ def test_busy_seconds_are_those_in_which_anything_ran(spawn_procs: Spawn, gate: 
     after = busy()
     assert after[1] >= second[1]
     assert busy() == after
-    assert sum(after) == pytest.approx(callee(mortal, "hold_on").total_s)
+    assert sum(after) == pytest.approx(callee(faulty, "hold_on").total_s)

@@ -21,7 +21,7 @@ from monarch.supervision import Restart, RestartedError
 from tests.conftest import Faults
 from tests.integration.callers import Ring
 from tests.integration.commands import monarch
-from tests.integration.failing_actors import Mortal
+from tests.integration.failing_actors import Faulty
 from tests.integration.gates import GateKeeper, gate_in
 from tests.integration.programs import run
 from tests.integration.sample_actors import AsyncHolder, Echo
@@ -74,14 +74,14 @@ def test_idle_ranks_are_named_idle_and_not_stopped_for_it(mesh: ProcMesh) -> Non
 def test_ranks_in_the_same_place_are_one_group_and_the_odd_one_is_named(
     mesh: ProcMesh, gate: GateKeeper
 ) -> None:
-    mortal = mesh.spawn("mortal", Mortal)
-    answer = mortal.hold_on.call([0, 1, 3], gate.gate)
+    faulty = mesh.spawn("faulty", Faulty)
+    answer = faulty.hold_on.call([0, 1, 3], gate.gate)
     gate.wait_entered(3)
     found = look_until(f"3 in {PASS}, 1 idle: gpus=2")
     group = found.groups[0]
     assert group.points == ({"gpus": 0}, {"gpus": 1}, {"gpus": 3})
     (thread,) = group.threads
-    assert [frame.name for frame in thread.frames] == [shown("Mortal.hold_on"), PASS]
+    assert [frame.name for frame in thread.frames] == [shown("Faulty.hold_on"), PASS]
     assert thread.frames[0].filename.endswith("failing_actors.py")
     assert "_src" not in found.text
     gate.open(3)
@@ -89,10 +89,10 @@ def test_ranks_in_the_same_place_are_one_group_and_the_odd_one_is_named(
 
 
 def test_a_rank_that_holds_the_gil_is_seen(mesh: ProcMesh, gate: GateKeeper) -> None:
-    mortal = mesh.spawn("mortal", Mortal).slice(gpus=1)
-    answer = mortal.hold_the_gil.call_one(gate.gate)
+    faulty = mesh.spawn("faulty", Faulty).slice(gpus=1)
+    answer = faulty.hold_the_gil.call_one(gate.gate)
     gate.wait_entered()
-    found = look_until("1 in stand_with_the_gil", mortal)
+    found = look_until("1 in stand_with_the_gil", faulty)
     assert found.groups[0].ranks == (1,)
     gate.open()
     answer.get()
@@ -101,9 +101,9 @@ def test_a_rank_that_holds_the_gil_is_seen(mesh: ProcMesh, gate: GateKeeper) -> 
 def test_a_rank_that_is_stopped_is_seen_told_as_such_and_stays_stopped(
     mesh: ProcMesh, gate: GateKeeper
 ) -> None:
-    mortal = mesh.spawn("mortal", Mortal)
-    pid = mortal.pid.call().get().item(gpus=2)
-    answer = mortal.hold_on.call([2], gate.gate)
+    faulty = mesh.spawn("faulty", Faulty)
+    pid = faulty.pid.call().get().item(gpus=2)
+    answer = faulty.hold_on.call([2], gate.gate)
     gate.wait_entered()
     look_until(f"1 in {PASS}", mesh.slice(gpus=2))
     os.kill(pid, signal.SIGSTOP)
@@ -117,8 +117,8 @@ def test_a_rank_that_is_stopped_is_seen_told_as_such_and_stays_stopped(
 
 
 def test_a_rank_that_waits_for_another_is_told_so(mesh: ProcMesh, gate: GateKeeper) -> None:
-    ring, mortal = mesh.spawn("ring", Ring), mesh.spawn("mortal", Mortal)
-    answer = ring.slice(gpus=0).hold_by.call_one(mortal.slice(gpus=1), gate.gate)
+    ring, faulty = mesh.spawn("ring", Ring), mesh.spawn("faulty", Faulty)
+    answer = ring.slice(gpus=0).hold_by.call_one(faulty.slice(gpus=1), gate.gate)
     gate.wait_entered()
     found = look_until(
         f"1 in {shown('Ring.hold_by')}, waiting for an answer, 1 in {PASS}: gpus=1",
@@ -147,7 +147,7 @@ def test_ranks_go_on_after_a_look(mesh: ProcMesh) -> None:
 
 
 def test_a_dead_rank_is_told_as_such(mesh: ProcMesh, faults: Faults) -> None:
-    mesh.spawn("mortal", Mortal).slice(gpus=1).exit_hard.call_one(3).exception(timeout=60)
+    mesh.spawn("faulty", Faulty).slice(gpus=1).exit_hard.call_one(3).exception(timeout=60)
     faults.take()
     assert seen(stacks()).headline == "3 idle, 1 failed: exited with status 3: gpus=1"
 
@@ -155,10 +155,10 @@ def test_a_dead_rank_is_told_as_such(mesh: ProcMesh, faults: Faults) -> None:
 def test_a_rank_that_is_to_be_started_again_is_told_as_such(spawn_procs: Spawn) -> None:
     policy = Restart(back_off="600s", longest="600s")
     mesh = spawn_procs({"gpus": 2}, name="workers", restart=policy)
-    mortal = mesh.spawn("mortal", Mortal)
+    faulty = mesh.spawn("faulty", Faulty)
     for _ in range(2):  # the first time it is started again at once
         with pytest.raises(RestartedError):
-            mortal.slice(gpus=0).exit_hard.call_one(3).get(timeout=60)
+            faulty.slice(gpus=0).exit_hard.call_one(3).get(timeout=60)
     look_until("1 starting again: exited with status 3, 1 idle: gpus=1")
 
 
@@ -253,8 +253,8 @@ def test_where_nobody_may_look_the_remedy_is_said(tmp_path: Path) -> None:
 def test_the_command_takes_meshes_slices_and_sessions(
     mesh: ProcMesh, gate: GateKeeper, own_base_directory: Path
 ) -> None:
-    mortal = mesh.spawn("mortal", Mortal)
-    answer = mortal.hold_on.call([1], gate.gate)
+    faulty = mesh.spawn("faulty", Faulty)
+    answer = faulty.hold_on.call([1], gate.gate)
     gate.wait_entered()
     look_until(f"3 idle, 1 in {PASS}: gpus=1")
     here = ("--in", str(own_base_directory))
@@ -266,7 +266,7 @@ def test_the_command_takes_meshes_slices_and_sessions(
         head, _, group, first, *_ = out.splitlines()
         assert head == f"session {session}: workers, 4 ranks: 3 idle, 1 in {PASS}: gpus=1"
         assert group.startswith(f"1 in {PASS}: gpus=1, for ")
-        assert first.endswith(f"in {shown('Mortal.hold_on')}")
+        assert first.endswith(f"in {shown('Faulty.hold_on')}")
     status, out, _ = monarch("stacks", *here, "workers[gpus=0:1]")
     assert (status, out) == (0, f"session {session}: workers, 1 rank: 1 idle\n")
     gate.open()

@@ -26,7 +26,7 @@ from monarch.config import clear_runtime_config
 from monarch.observe import QueryResult, query, record
 from monarch.rdma import RDMABuffer
 from tests.conftest import Faults
-from tests.integration.failing_actors import Mortal
+from tests.integration.failing_actors import Faulty
 from tests.integration.gates import GateKeeper, gate_in
 from tests.integration.sample_actors import Echo
 from tests.workers import PATIENCE_S, TRUST_ALL, workers
@@ -159,11 +159,11 @@ def test_calls_are_told_at_both_ends_with_their_times(mesh: ProcMesh) -> None:
 
 
 def test_each_state_of_a_message_is_an_event(mesh: ProcMesh, gate: GateKeeper) -> None:
-    mortal = mesh.slice(gpus=0).spawn("mortal", Mortal)
+    faulty = mesh.slice(gpus=0).spawn("faulty", Faulty)
     start()
-    held = mortal.hold_on.call([0], gate.gate)
+    held = faulty.hold_on.call([0], gate.gate)
     gate.wait_entered()
-    waiting = mortal.hold_on.call([], gate.gate)
+    waiting = faulty.hold_on.call([], gate.gate)
     events = (
         "SELECT m.status, list(e.status ORDER BY e.timestamp_us) FROM messages m "
         "JOIN message_status_events e ON e.message_id = m.id GROUP BY m.id, m.status ORDER BY 1"

@@ -11,7 +11,7 @@ import pytest
 from monarch.actor import Actor, HostMesh, ProcMesh, attach_to_workers, endpoint, span
 from monarch.observe import Profile, profile, query
 from tests.integration.commands import monarch
-from tests.integration.failing_actors import Mortal
+from tests.integration.failing_actors import Faulty
 from tests.integration.gates import gate_in
 from tests.traces import read
 from tests.workers import PATIENCE_S, TRUST_ALL, worker
@@ -139,8 +139,8 @@ def test_another_process_may_profile_a_session(
 ) -> None:
     path = tmp_path / "run.perfetto"
     with gate_in(tmp_path) as gate:
-        mortal = mesh.spawn("mortal", Mortal)
-        held = mortal.hold_on.call([1], gate.gate)
+        faulty = mesh.spawn("faulty", Faulty)
+        held = faulty.hold_on.call([1], gate.gate)
         gate.wait_entered()
         status, out, err = monarch(
             "profile", "--in", str(own_base_directory), "--timeout", str(PATIENCE_S), "--time",
@@ -151,11 +151,11 @@ def test_another_process_may_profile_a_session(
     assert (status, err) == (0, "")
     head, _, call, *_, wrote = out.splitlines()
     assert head.startswith("profile of ")
-    assert call.split()[:4] == ["client", "call", "mortal.hold_on", "1"]
+    assert call.split()[:4] == ["client", "call", "faulty.hold_on", "1"]
     assert wrote.startswith(f"wrote {path} (")
     found = read(path.read_bytes())
     tracks = {(one.process.partition(" ")[0], one.track) for one in found.all_slices}
-    assert ("workers[1]", "endpoints of mortal") in tracks, "an endpoint that runs is in the trace"
+    assert ("workers[1]", "endpoints of faulty") in tracks, "an endpoint that runs is in the trace"
     assert ("client", "calls") in tracks
     assert recordings() == 0
 

@@ -35,10 +35,10 @@ from monarch.observe import QueryError, QueryResult, query, snapshot
 from tests.conftest import Faults
 from tests.integration.callers import Ring
 from tests.integration.commands import monarch
-from tests.integration.failing_actors import Mortal
+from tests.integration.failing_actors import Faulty
 from tests.integration.gates import Gate, GateKeeper, gate_in
 from tests.integration.sample_actors import Echo, Printer
-from tests.integration.worker_actors import Resident
+from tests.integration.worker_actors import WorkerActor
 from tests.workers import PATIENCE_S, TRUST_ALL, workers
 
 Spawn = Callable[..., ProcMesh]
@@ -87,12 +87,12 @@ def until(sql: str, rows: list[tuple[object, ...]]) -> None:
 
 
 def test_ranks_are_told_with_what_they_do(mesh: ProcMesh, gate: GateKeeper) -> None:
-    mortal = mesh.spawn("mortal", Mortal)
-    answer = mortal.hold_on.call([2], gate.gate)
+    faulty = mesh.spawn("faulty", Faulty)
+    answer = faulty.hold_on.call([2], gate.gate)
     gate.wait_entered()
     until(
         "SELECT rank, actor, endpoint, point_json FROM procs WHERE state = 'busy'",
-        [(2, "Mortal", "hold_on", '{"gpus":2}')],
+        [(2, "Faulty", "hold_on", '{"gpus":2}')],
     )
     found = ask("SELECT mesh, mesh_id, count(*), min(rss_bytes) > 0 FROM procs GROUP BY ALL")
     assert found.rows == (("workers", int(mesh.uid, 16), 4, True),)
@@ -180,10 +180,10 @@ def test_attributes_of_actors_are_told_also_while_they_compute(
 
 
 def test_calls_and_the_messages_that_they_wait_for_join(mesh: ProcMesh, gate: GateKeeper) -> None:
-    ring, mortal = mesh.spawn("ring", Ring), mesh.spawn("mortal", Mortal)
-    answer = ring.slice(gpus=0).hold_by.call_one(mortal.slice(gpus=1), gate.gate)
+    ring, faulty = mesh.spawn("ring", Ring), mesh.spawn("faulty", Faulty)
+    answer = ring.slice(gpus=0).hold_by.call_one(faulty.slice(gpus=1), gate.gate)
     gate.wait_entered()
-    second = mortal.slice(gpus=1).hold_on.call_one([], gate.gate)
+    second = faulty.slice(gpus=1).hold_on.call_one([], gate.gate)
     until(
         "SELECT c.caller_mesh, c.caller_rank, c.mesh, c.rank, c.actor, c.endpoint, m.status, "
         "m.waited_s IS NULL, m.timestamp_us IS NULL, c.timestamp_us IS NULL "
@@ -191,8 +191,8 @@ def test_calls_and_the_messages_that_they_wait_for_join(mesh: ProcMesh, gate: Ga
         "AND m.rank = c.rank ORDER BY ALL",
         [
             ("client", 0, "workers", 0, "ring", "hold_by", "active", False, False, False),
-            ("client", 0, "workers", 1, "mortal", "hold_on", "queued", True, False, False),
-            ("workers", 0, "workers", 1, "mortal", "hold", "active", False, False, False),
+            ("client", 0, "workers", 1, "faulty", "hold_on", "queued", True, False, False),
+            ("workers", 0, "workers", 1, "faulty", "hold", "active", False, False, False),
         ],
     )
     gate.open()
@@ -263,8 +263,8 @@ def test_the_lines_that_ranks_have_written_are_kept(mesh: ProcMesh) -> None:
 
 
 def test_stacks_are_taken_when_they_are_asked_for(mesh: ProcMesh, gate: GateKeeper) -> None:
-    mortal = mesh.spawn("mortal", Mortal)
-    answer = mortal.hold_on.call([1, 2], gate.gate)
+    faulty = mesh.spawn("faulty", Faulty)
+    answer = faulty.hold_on.call([1, 2], gate.gate)
     gate.wait_entered(2)
     until(
         "SELECT list(rank ORDER BY rank) FROM frames WHERE function LIKE '%pass_through'",
@@ -337,16 +337,16 @@ def test_a_rank_that_is_silent_is_named_and_the_rest_is_told(mesh: ProcMesh) -> 
 def test_a_suspended_rank_is_told_with_the_endpoint_that_it_is_in(
     mesh: ProcMesh, own_base_directory: Path, gate: GateKeeper
 ) -> None:
-    mortal = mesh.spawn("mortal", Mortal)
-    pid = mortal.pid.call().get().item(gpus=1)
-    answer = mortal.hold_on.call([1], gate.gate)
+    faulty = mesh.spawn("faulty", Faulty)
+    pid = faulty.pid.call().get().item(gpus=1)
+    answer = faulty.hold_on.call([1], gate.gate)
     gate.wait_entered()
     until("SELECT rank FROM procs WHERE state = 'busy'", [(1,)])
     os.kill(pid, signal.SIGSTOP)
     try:
         until(
             "SELECT rank, actor, endpoint FROM procs WHERE state = 'suspended'",
-            [(1, "Mortal", "hold_on")],
+            [(1, "Faulty", "hold_on")],
         )
         (seen,) = snapshot()
         assert [row.state for row in seen.rows] == ["idle", "suspended", "idle", "idle"]
@@ -436,13 +436,16 @@ def test_several_hosts_answer_and_one_that_is_gone_is_named(
     with workers(2) as (first, second):
         hosts = attach_to_workers(ca=TRUST_ALL, workers=[first.address, second.address])
         mesh = hosts.spawn_procs({"gpus": 2}, name="far")
-        resident = mesh.spawn("resident", Resident)
-        resident.add.call(1).get(timeout=PATIENCE_S)
+        worker_actor = mesh.spawn("worker_actor", WorkerActor)
+        worker_actor.add.call(1).get(timeout=PATIENCE_S)
         found = ask("SELECT host, list(rank ORDER BY rank) FROM procs GROUP BY host ORDER BY 2")
         assert [row[1] for row in found] == [[0, 1], [2, 3]]
         assert len({row[0] for row in found}) == 2
         assert ask("SELECT count(*), count(DISTINCT host) FROM hosts").rows == ((3, 3),)
-        assert ask("SELECT given_name FROM meshes ORDER BY id").rows == (("far",), ("resident",))
+        assert ask("SELECT given_name FROM meshes ORDER BY id").rows == (
+            ("far",),
+            ("worker_actor",),
+        )
         assert ask("SELECT proc_rank FROM actors ORDER BY 1").rows == ((0,), (1,), (2,), (3,))
         silent = found.rows[1][0]
         second.process.send_signal(signal.SIGSTOP)
@@ -469,8 +472,8 @@ def run(base: Path, *arguments: str) -> tuple[int, str, str]:
 def test_another_process_may_ask_about_a_session(
     mesh: ProcMesh, own_base_directory: Path, gate: GateKeeper
 ) -> None:
-    mortal = mesh.spawn("mortal", Mortal)
-    answer = mortal.hold_on.call([1], gate.gate)
+    faulty = mesh.spawn("faulty", Faulty)
+    answer = faulty.hold_on.call([1], gate.gate)
     gate.wait_entered()
     until("SELECT count(*) FROM calls", [(1,)])
     sql = "SELECT rank, endpoint FROM procs WHERE state = 'busy'"

@@ -13,7 +13,7 @@ import pytest
 from monarch.actor import Actor, ProcMesh, endpoint, span
 from monarch.observe import QueryError, query, query_file, query_tables, record_to
 from tests.integration.commands import monarch
-from tests.integration.failing_actors import Mortal
+from tests.integration.failing_actors import Faulty
 from tests.integration.gates import GateKeeper, gate_in
 from tests.workers import PATIENCE_S
 
@@ -77,11 +77,11 @@ def test_a_recording_answers_the_queries_of_the_session(mesh: ProcMesh, tmp_path
 def test_a_message_is_kept_once_in_its_last_form(
     mesh: ProcMesh, tmp_path: Path, gate: GateKeeper
 ) -> None:
-    mortal = mesh.spawn("mortal", Mortal)
+    faulty = mesh.spawn("faulty", Faulty)
     path = tmp_path / "run.duckdb"
     with record_to(path, 0.05) as recording:
         assert recording.wait_for(1, PATIENCE_S)
-        held = mortal.hold_on.call([1], gate.gate)
+        held = faulty.hold_on.call([1], gate.gate)
         gate.wait_entered()
         assert recording.wait_for(recording.samples + 2, PATIENCE_S)
         gate.open()

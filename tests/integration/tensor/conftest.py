@@ -28,6 +28,6 @@ def square(agent_errors: object) -> Iterator[ProcMesh]:
 
 
 @pytest.fixture
-def mortal(spawn_procs: Callable[..., ProcMesh]) -> ProcMesh:
+def faulty(spawn_procs: Callable[..., ProcMesh]) -> ProcMesh:
     """Three procs, `gpus` 0 to 2, of the test alone."""
-    return spawn_procs({"gpus": 3}, name="mortal", preload=TORCH)
+    return spawn_procs({"gpus": 3}, name="faulty", preload=TORCH)

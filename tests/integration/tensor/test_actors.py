@@ -186,13 +186,13 @@ def test_tensors_of_another_mesh_are_refused(
 def test_an_actor_that_ends_is_told_and_keeps_no_tensor(
     pair: ProcMesh, models: Any, x: Any, faults: Faults
 ) -> None:
-    mortal: ActorMesh = pair.spawn("mortal", Model)
+    faulty: ActorMesh = pair.spawn("faulty", Model)
     with pytest.raises((ActorError, monarch.actor.SupervisionError)):
-        mortal.leave.call(x).get()
+        faulty.leave.call(x).get()
     faults.take()
     assert monarch.inspect(x, gpus=1).tolist() == [2.0] * 3
     with pytest.raises((ActorError, monarch.actor.SupervisionError)):
-        mortal.total.call(x).get()
+        faulty.total.call(x).get()
     with pair.activate():
         while monarch.remote(waiting).call().get().values() != [0, 0]:
             pass  # the actor may still clean up

@@ -95,8 +95,8 @@ def test_a_backward_that_fails_names_the_line_of_the_program(pair: ProcMesh) -> 
     assert raised.value.source == "(weight * 2)[torch.tensor([7])].sum().backward()"
 
 
-def test_a_dead_rank_ends_what_waits_and_a_slice_goes_on(mortal: ProcMesh, faults: Faults) -> None:
-    with mortal.activate():
+def test_a_dead_rank_ends_what_waits_and_a_slice_goes_on(faulty: ProcMesh, faults: Faults) -> None:
+    with faulty.activate():
         x = torch.ones(2)
         assert monarch.inspect(x.reduce()).tolist() == [3.0] * 2
         pid = monarch.remote(os.getpid).call().get().item(gpus=2)
@@ -106,9 +106,9 @@ def test_a_dead_rank_ends_what_waits_and_a_slice_goes_on(mortal: ProcMesh, fault
                 os.kill(os.getpid(), signal.SIGKILL)
             return tensor
 
-        gone = monarch.remote(die, propagate=lambda x, rank: x)(x, mortal.rank_tensor("gpus"))
+        gone = monarch.remote(die, propagate=lambda x, rank: x)(x, faulty.rank_tensor("gpus"))
         waiting = gone.reduce()
-        with pytest.raises((monarch.RemoteException, SupervisionError), match=r"mortal\[gpus=2\]"):
+        with pytest.raises((monarch.RemoteException, SupervisionError), match=r"faulty\[gpus=2\]"):
             monarch.inspect(waiting)
         assert pid in {failure.pid for failure in faults.take().failures}
         with pytest.raises(SupervisionError, match="slice_mesh"):
@@ -118,15 +118,15 @@ def test_a_dead_rank_ends_what_waits_and_a_slice_goes_on(mortal: ProcMesh, fault
     assert monarch.inspect((part + 1).reduce(), gpus=1).tolist() == [4.0] * 2
 
 
-def test_a_mesh_that_was_stopped_says_so(mortal: ProcMesh) -> None:
-    with mortal.activate():
+def test_a_mesh_that_was_stopped_says_so(faulty: ProcMesh) -> None:
+    with faulty.activate():
         x = torch.ones(2)
-        mortal.stop().get(timeout=60)
+        faulty.stop().get(timeout=60)
         for use in (lambda: x + 1, lambda: monarch.fetch_shard(x), lambda: torch.ones(2)):
             with pytest.raises(SupervisionError, match="has been stopped"):
                 use()
     with pytest.raises(SupervisionError, match="has been stopped"):
-        mortal.activate()
+        faulty.activate()
 
 
 def test_an_interrupted_fetch_leaves_the_mesh_usable(pair: ProcMesh) -> None:

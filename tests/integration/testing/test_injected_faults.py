@@ -15,7 +15,7 @@ from monarch.observe import snapshot
 from monarch.testing import FaultInjected, MessageLostError, faults
 from tests.conftest import Faults
 from tests.integration.callers import Ring
-from tests.integration.failing_actors import Mortal
+from tests.integration.failing_actors import Faulty
 from tests.integration.gates import GateKeeper, gate_in
 from tests.integration.sample_actors import Echo, Recorder
 
@@ -84,12 +84,12 @@ def test_a_host_agent_can_be_killed(spawn_procs: Spawn, faults_seen: Faults) -> 
 
 
 def test_a_stopped_rank_is_busy_until_the_block_ends(mesh: ProcMesh) -> None:
-    mortal = mesh.spawn("mortal", Mortal)
-    pids = mortal.pid.call().get().values()
+    faulty = mesh.spawn("faulty", Faulty)
+    pids = faulty.pid.call().get().values()
     with faults.stopped(mesh.slice(gpus=1)) as ranks:
         assert ranks == (1,)
-        answer = mortal.pid.call()
-        assert mortal.slice(gpus=0).pid.call_one().get() == pids[0]
+        answer = faulty.pid.call()
+        assert faulty.slice(gpus=0).pid.call_one().get() == pids[0]
         assert not answer.done
         assert "failed" not in {row.state for row in snapshot()[0].rows}
     assert answer.get(timeout=LATER).values() == pids
@@ -142,8 +142,8 @@ def test_a_partition_holds_what_is_sent_and_loses_nothing(mesh: ProcMesh) -> Non
 def test_an_answer_does_not_get_through_a_partition_either(
     mesh: ProcMesh, gate: GateKeeper
 ) -> None:
-    mortal = mesh.spawn("mortal", Mortal)
-    answer = mortal.hold_on.call([0], gate.gate)
+    faulty = mesh.spawn("faulty", Faulty)
+    answer = faulty.hold_on.call([0], gate.gate)
     gate.wait_entered()
     with faults.partition(mesh.slice(gpus=0)):
         gate.open()
@@ -300,11 +300,11 @@ def test_links_of_procs_that_did_not_consent_are_left_alone(spawn_procs: Spawn) 
 
 
 def test_ranks_are_told_by_nobody_but_their_owner_and_the_client(mesh: ProcMesh) -> None:
-    ring, mortal = mesh.spawn("ring", Ring), mesh.spawn("mortal", Mortal)
+    ring, faulty = mesh.spawn("ring", Ring), mesh.spawn("faulty", Faulty)
     for what in ("kill", "partition"):
-        said = ring.slice(gpus=0).inject.call_one(what, mortal.slice(gpus=1)).get(timeout=LATER)
+        said = ring.slice(gpus=0).inject.call_one(what, faulty.slice(gpus=1)).get(timeout=LATER)
         assert "neither owns it nor is the client" in said or "neither owns this process" in said
-    assert mortal.pid.call().get(timeout=LATER).size() == 3
+    assert faulty.pid.call().get(timeout=LATER).size() == 3
 
 
 @pytest.mark.parametrize(
