@@ -11,7 +11,6 @@ more there are.
 from __future__ import annotations
 
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -42,18 +41,6 @@ class CellOutput(Protocol):
     def show(self, what: str, text: str, origin: int) -> None:
         """Replace the text that the cell shows under this name; "" removes it."""
         ...
-
-
-class StandardStreams:
-    """Lines go to this process's own streams, as they do outside a notebook."""
-
-    def write(self, stream: str, text: str, origin: int) -> None:
-        target = sys.stderr if stream == "stderr" else sys.stdout
-        target.write(text)
-        target.flush()
-
-    def show(self, what: str, text: str, origin: int) -> None:
-        """Do nothing: a terminal cannot change its output, and whole lines are written anyway."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ the same rule.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -66,13 +65,3 @@ def grid_of(sizes: Mapping[str, int], indices: Mapping[str, Sequence[int]] | Non
         for number, place in enumerate(places)
     ]
     return Grid(tuple(f"{across}={i}" for i in shown[across]), tuple(rows))
-
-
-def point_of(rank: int, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The coordinates of a rank."""
-    point: dict[str, int] = {}
-    stride = math.prod(sizes.values())
-    for dim, size in sizes.items():
-        stride //= size
-        point[dim] = rank // stride % size
-    return point

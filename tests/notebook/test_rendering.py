@@ -11,7 +11,7 @@ import pytest
 from monarch.observe import Metrics, MissingProcess
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.failures import failures_html, no_cells
-from monarch_jupyter.rendering.grid import grid_of, point_of
+from monarch_jupyter.rendering.grid import grid_of
 from monarch_jupyter.rendering.meshes import listing_html, listing_text, mesh_html, mesh_text
 from monarch_jupyter.rendering.metrics import endpoints_html
 from monarch_jupyter.rendering.telemetry import measured_html
@@ -94,10 +94,6 @@ class TestLayout:
 
     def test_a_mesh_without_dims_is_one_cell(self) -> None:
         assert [row.ranks for row in grid_of({}).rows] == [range(1)]
-
-    def test_points_are_row_major(self) -> None:
-        points = [point_of(rank, {"a": 2, "b": 3}) for rank in range(6)]
-        assert points == [{"a": a, "b": b} for a in range(2) for b in range(3)]
 
 
 class TestMesh:

@@ -69,7 +69,6 @@ class ActorInstance(msgspec.Struct, eq=False):
     actor_id: ActorId
     rank: Point
     class_name: str
-    creator_node: str
     waiting: ActorWaits
     proc_ref: Any = None
     ender: Callable[[End, str | None], None] | None = None

@@ -219,7 +219,7 @@ class Runtime:
         self.payloads.begin(rank)
         self.routes.begin(rank, directory)
         client = ActorInstance(
-            ActorId(name, 0, "client"), Extent((), ()).point_of_rank(0), "client", "",
+            ActorId(name, 0, "client"), Extent((), ()).point_of_rank(0), "client",
             ActorWaits(name, 0),
         )  # fmt: skip
         self.root = Context(client, 0, [], [])

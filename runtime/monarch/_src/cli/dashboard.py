@@ -17,8 +17,6 @@ from monarch._src.errors import QueryError
 if TYPE_CHECKING:
     from monarch._src.admin.remote_hosts import RemoteHosts
 
-LISTEN = "127.0.0.1:0"
-
 
 def run(
     bases: Sequence[str] | None,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -337,10 +336,3 @@ def on_change(listener: Callable[[Change], None]) -> Callable[[], None]:
             end()
 
     return unsubscribe
-
-
-def wait_ready(mesh: ProcMesh, timeout: float | None = None) -> float:
-    """Wait until every proc of a mesh is ready; returns the seconds that it took."""
-    started = time.monotonic()
-    mesh.initialized.get(timeout)
-    return time.monotonic() - started

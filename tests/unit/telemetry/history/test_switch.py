@@ -14,7 +14,7 @@ from monarch._src.telemetry.history.switch import (
     COLLECTOR_TRACK,
     LEAST_COLLECTION_NS,
     CollectorSpans,
-    follow,
+    follow_collector,
     keep,
 )
 from monarch._src.telemetry.spans import span
@@ -113,7 +113,7 @@ def test_a_span_that_was_entered_before_it_was_on_may_end_while_it_is() -> None:
 
 def test_a_long_run_of_the_collector_is_a_span_and_an_end_without_a_begin_is_none() -> None:
     keep(60.0, 10)
-    follow(False)  # the collector itself may run here at any time
+    follow_collector(False)  # the collector itself may run here at any time
     assert HISTORY.spans is not None
     before = len(HISTORY.spans.all())
     remember = CollectorSpans()

@@ -105,7 +105,7 @@ def send_call(
                     for position, failure in failed.items():
                         runtime.calls.on_rank_lost(number, position, failure)
             elif missed and port is None:
-                runtime.undeliverable.deliver(_not_sent(runtime, target, region, call, missed))
+                runtime.undeliverable.deliver(_not_sent(target, region, call, missed))
     except CallCancelled:
         # The calling endpoint was cancelled meanwhile, and will not wait for the answer.
         if pending is not None:
@@ -113,9 +113,7 @@ def send_call(
         raise
 
 
-def _not_sent(
-    runtime: Runtime, target: Target, region: Region, call: Call, missed: Collection[int]
-) -> Undelivered:
+def _not_sent(target: Target, region: Region, call: Call, missed: Collection[int]) -> Undelivered:
     """The report of a message that could not be sent to some ranks."""
     position = min(missed)
     failure = RankFailure(

@@ -40,7 +40,7 @@ class BootstrapRun:
         uid = runtime.uids()
         point = ref.extent.point_of_rank(runtime.rank)
         instance = ActorInstance(
-            ActorId(runtime.name, uid, NAME), point, NAME, ref.owner, ActorWaits(runtime.name, uid),
+            ActorId(runtime.name, uid, NAME), point, NAME, ActorWaits(runtime.name, uid),
             ref, _no_end, NAME,
         )  # fmt: skip
         instance.thread = threading.get_ident()

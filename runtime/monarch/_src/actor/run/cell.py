@@ -111,7 +111,7 @@ class ActorCell:
         self.instance_object: Any = None
         point = Extent(spec.labels, spec.sizes).point_of_rank(spec.rank)
         self.instance = ActorInstance(
-            ActorId(runtime.name, spec.actor, spec.name), point, spec.class_name, spec.creator,
+            ActorId(runtime.name, spec.actor, spec.name), point, spec.class_name,
             ActorWaits(runtime.name, spec.actor), runtime.proc_ref or runtime.client_ref,
             self._end_from_inside, "__init__",
             find_creator=self._creator,

@@ -127,11 +127,6 @@ class MapSchedule:
         return [rank for rank, chunks in self.in_flight.items() if chunks]
 
     @property
-    def has_idle_rank(self) -> bool:
-        """Whether a rank has no chunk."""
-        return not all(self.in_flight.values())
-
-    @property
     def window(self) -> int:
         """How many items may be taken and not yet yielded."""
         if self.given_window is not None:
