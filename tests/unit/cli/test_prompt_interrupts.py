@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from monarch._src.cli.prompt_interrupts import WAKE_SIGNAL, prompt_interrupts
+from monarch._src.cli.debug import WAKE_SIGNAL, prompt_interrupts
 from tests.integration.programs import PATIENCE_S
 from tests.integration.terminals import terminal
 
@@ -20,7 +20,7 @@ from tests.integration.terminals import terminal
 ASKS = """
 import signal, sys, threading
 from pathlib import Path
-from monarch._src.cli.prompt_interrupts import prompt_interrupts
+from monarch._src.cli.debug import prompt_interrupts
 
 main = Path(f"/proc/self/task/{threading.main_thread().native_id}/syscall")
 
@@ -56,7 +56,7 @@ def test_a_ctrl_c_that_has_cut_no_wait_short_is_noticed() -> None:
 
 PROMPTS = """
 import readline
-from monarch._src.cli.prompt_interrupts import prompt_interrupts
+from monarch._src.cli.debug import prompt_interrupts
 
 with prompt_interrupts():
     while True:
@@ -98,7 +98,7 @@ def test_the_prompt_comes_back_after_ctrl_c_at_any_moment(busy: int) -> None:
 def test_a_terminal_has_its_mode_back_afterwards() -> None:
     modes = "import termios; print('mode', termios.tcgetattr(0)[3] & termios.NOFLSH != 0)\n"
     inside = f"with prompt_interrupts():\n    {modes}"
-    program = f"from monarch._src.cli.prompt_interrupts import prompt_interrupts\n{inside}{modes}"
+    program = f"from monarch._src.cli.debug import prompt_interrupts\n{inside}{modes}"
     with terminal(["-c", program]) as shown:
         shown.until("mode True")
         shown.until("mode False")
