@@ -277,7 +277,7 @@ def test_a_worker_that_is_killed_is_lost_once_its_address_refuses_connections(
 ) -> None:
     with workers(2) as two:
         more = attached(two)
-        ranks = more.spawn_procs({"gpus": 1}, name="lost").spawn("ranks", Resident)
+        ranks = more.spawn_procs({"gpus": 1}, name="lost").spawn("ranks", WorkerActor)
         assert ranks.add.call(1).get(timeout=PATIENCE_S).values() == [1, 1]
         two[1].process.kill()
         with pytest.raises(SupervisionError, match="no process has listened at its address"):
