@@ -77,6 +77,8 @@ _TABLE = {
     f"{_ACTOR}.proc_mesh": "HostMesh ProcMesh get_or_spawn_controller",
     f"{_ACTOR}.shape": "Extent NDSlice Point Shape",
     f"{_ACTOR}.supervision": "MeshFailure SupervisionError unhandled_fault_hook",
+    # A handler that forwards log records to Monarch's history. The history here has all records.
+    f"{_ACTOR}.telemetry": "TracingForwarder=logging:NullHandler",
     f"{_JOB}.job": """
         DEFAULT_JOB_PATH=monarch.job:DEFAULT_JOB_PATH JobState=monarch.job:JobState
         JobTrait=monarch.job:JobTrait LocalJob=monarch.job:LocalJob SSHJob=monarch.job:SSHJob
