@@ -48,7 +48,7 @@ class MapResults(Iterator[Any]):
         return value
 
     def close(self) -> None:
-        """End the map: what runs is cancelled, and the other items are not run. Idempotent."""
+        """End the map: running items are cancelled, and the others are not run. Idempotent."""
         self._ready.clear()
         self._error = None
         self._finish(cancel=True)
