@@ -31,7 +31,7 @@ from monarch._src.rdma.handle import Handle, Owner
 from monarch._src.rdma.verbs import protocol
 from monarch._src.rdma.verbs.device_choice import ChosenPort
 from monarch._src.session import directories, records
-from monarch._src.wire import actor_snapshot_codec, link_protocol, metrics_codec, table_codec
+from monarch._src.wire import link_protocol, metrics_codec, process_codec, table_codec
 from monarch._src.wire.frames import FrameError, Payload, decode, encode
 from monarch._src.wire.messages import AnyMessage, Message
 from monarch._src.wire.metrics_codec import Counted, Figures, Key, MeasureFigures, MeasureKey
@@ -315,12 +315,8 @@ JOB = msgspec.json.encode(
         {"_meshes": {"a": 2}, "_env": {}, "_workers": [], "_directory": None, "_host": "h1"},
     )
 )  # fmt: skip
-SEEN = actor_snapshot_codec.ActorsSeen(
-    (
-        actor_snapshot_codec.SeenActor(
-            "trainers", "Trainer", ("step",), 3, (("rate", "0.1"),), 2, False
-        ),
-    )
+SEEN = process_codec.ActorsSeen(
+    (process_codec.SeenActor("trainers", "Trainer", ("step",), 3, (("rate", "0.1"),), 2, False),)
 )
 TABLE: list[object] = [[["a", None], [0, 1, 0]], [[1, 2.5, True], []]]
 COUNTED = Counted(
@@ -390,7 +386,7 @@ def parsers(folder: Path, board: Board) -> list[Parser]:
             "figures", lambda body: metrics_codec.unpacked(Payload(body)), UNREADABLE,
             bodies([COUNTED]),
         ),
-        Parser("actors", lambda body: actor_snapshot_codec.unpacked(Payload(body)), UNREADABLE,
+        Parser("actors", lambda body: process_codec.unpacked_actors(Payload(body)), UNREADABLE,
         bodies([SEEN])),
         Parser("columns of a table", lambda body: table_codec.unpacked(body, 2, 3), (ValueError,),
         bodies([TABLE])), *(

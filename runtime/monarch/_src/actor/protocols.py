@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from monarch._src.actor.context import ActorInstance
 from monarch._src.actor.supervise.ownership import Supervisor
 from monarch._src.failures.report import RankFailure
-from monarch._src.wire.actor_snapshot_codec import SeenActor
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Call, StopActor, Undelivered
+from monarch._src.wire.process_codec import SeenActor
 
 if TYPE_CHECKING:
     from monarch._src.actor.deliver.routes import Routes

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from monarch._src.actor.inspect.ask_procs import ProcQuery, ask_procs
 from monarch._src.mesh.meshes import ProcMesh, shared_procs
-from monarch._src.wire.actor_snapshot_codec import SeenActor, unpacked
 from monarch._src.wire.messages import ReadActors
 from monarch._src.wire.msgpack_text import UNREADABLE
+from monarch._src.wire.process_codec import SeenActor, unpacked_actors
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def live_actors(rank: ProcMesh, timeout: float = 1.0) -> list[LiveActor]:
         raise LookupError(f"its process is gone: {why}")
     for payload in query.answers.values():
         try:
-            return [_live(seen) for seen in unpacked(payload).actors] if payload.body else []
+            return [_live(seen) for seen in unpacked_actors(payload).actors] if payload.body else []
         except UNREADABLE as error:
             raise LookupError(f"its answer could not be read: {error}") from None
     raise TimeoutError(

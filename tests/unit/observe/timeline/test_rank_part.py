@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from monarch._src.host.status_board import Slot
 from monarch._src.observe.timeline.rank_part import KEEP_S, CallRecorder
-from monarch._src.wire.calls_codec import CallsRecorded, packed, unpacked
+from monarch._src.wire.process_codec import CallsRecorded, packed_calls, unpacked_calls
 
 
 class Clock:
@@ -77,4 +77,4 @@ def test_recorded_calls_travel() -> None:
     recorder.read(0, 10)
     process.call(b"step")
     read = recorder.read(0, 10)
-    assert unpacked(packed(read)) == read
+    assert unpacked_calls(packed_calls(read)) == read

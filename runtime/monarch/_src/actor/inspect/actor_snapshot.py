@@ -16,7 +16,7 @@ from monarch._src.actor.inspect.safe_repr import (
     live_text,
 )
 from monarch._src.failures.endpoint_text import is_label
-from monarch._src.wire.actor_snapshot_codec import SeenActor
+from monarch._src.wire.process_codec import SeenActor
 
 if TYPE_CHECKING:
     from monarch._src.actor.run.cell_protocol import Cell

@@ -20,8 +20,6 @@ from monarch._src.actor.parts import parts
 from monarch._src.actor.state.program_metrics import TELEMETRY
 from monarch._src.events import RankPaused, bus
 from monarch._src.failures.endpoint_text import endpoint_text
-from monarch._src.wire.actor_snapshot_codec import ActorsSeen
-from monarch._src.wire.actor_snapshot_codec import packed as packed_actors
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.ids import AGENT
 from monarch._src.wire.messages import (
@@ -44,6 +42,7 @@ from monarch._src.wire.messages import (
 )
 from monarch._src.wire.messages import RankPaused as RankPausedMessage
 from monarch._src.wire.metrics_codec import Counted, packed
+from monarch._src.wire.process_codec import ActorsSeen, packed_actors
 
 if TYPE_CHECKING:
     from monarch._src.actor.inspect.injected_link_faults import LinkFaults

@@ -61,7 +61,7 @@ from monarch._src.wire.messages import (
 if TYPE_CHECKING:
     import asyncio
 
-    from monarch._src.wire.actor_snapshot_codec import SeenActor
+    from monarch._src.wire.process_codec import SeenActor
 
 log = logging.getLogger("monarch.actor")
 

@@ -19,9 +19,9 @@ import msgspec
 from monarch._src.actor.errors.remote import pack_failure
 from monarch._src.actor.supervise.ownership import Supervisor, ended_supervisor
 from monarch._src.failures.report import FailureKind, RankFailure
-from monarch._src.wire.actor_snapshot_codec import SeenActor
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.messages import DIED, OK, Call, SpawnActor, StopActor
+from monarch._src.wire.process_codec import SeenActor
 
 if TYPE_CHECKING:
     from monarch._src.actor.deliver.routes import Routes

@@ -14,10 +14,10 @@ from math import inf
 
 from monarch._src.actor.inspect.ask_procs import ProcQuery, ask_procs
 from monarch._src.mesh.meshes import ProcMesh, shared_procs
-from monarch._src.wire.calls_codec import unpacked
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import ReadCalls
 from monarch._src.wire.msgpack_text import UNREADABLE
+from monarch._src.wire.process_codec import unpacked_calls
 
 MOST_CALLS = 20_000
 """Calls in one answer, of all ranks together."""
@@ -106,7 +106,7 @@ def _add(rank: int, payload: Payload, found: list[CallRecord]) -> bool:
     """Add the calls in that answer; returns whether it is cut. A rank that is not up has none."""
     if not payload.body:
         return False
-    recorded = unpacked(payload)
+    recorded = unpacked_calls(payload)
     for one in recorded.calls:
         actor, endpoint = recorded.names[one.name]
         took_s = None if one.took_ns is None else one.took_ns / 1e9

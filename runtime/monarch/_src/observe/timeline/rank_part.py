@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from monarch._src.host.status_board import Running, Slot
 from monarch._src.observe.timeline.state.call_log import CallLog
-from monarch._src.wire.calls_codec import CallsRecorded, packed
 from monarch._src.wire.messages import OK, ReadCalls, Reply
+from monarch._src.wire.process_codec import CallsRecorded, packed_calls
 
 if TYPE_CHECKING:
     from mmap import mmap
@@ -114,4 +114,4 @@ def read_calls(run: Runtime, peer: str, message: ReadCalls) -> None:
     if _recorder is None:
         _recorder = CallRecorder(run)
     recorded = _recorder.read(message.after_ns, message.most)
-    run.node.send(peer, Reply(message.call, message.rank, OK), packed(recorded))
+    run.node.send(peer, Reply(message.call, message.rank, OK), packed_calls(recorded))

@@ -13,7 +13,7 @@ class ReadMetrics(Message, tag=50):
 
 
 class ReadActors(Message, tag=195):
-    """Asks for the live actors; answered by Reply, with `wire.actor_snapshot_codec`."""
+    """Asks for the live actors; answered by Reply, with `wire.process_codec`."""
 
     call: int
     rank: int
@@ -22,8 +22,8 @@ class ReadActors(Message, tag=195):
 class ReadCalls(Message, tag=205):
     """Asks for the newest calls that ended after a time, and starts to record them.
 
-    Answered by Reply, with `wire.calls_codec`. `after_ns`: nanoseconds since 1970; `most`: calls in
-    the answer, beside running ones.
+    Answered by Reply, with `wire.process_codec`. `after_ns`: nanoseconds since 1970; `most`: calls
+    in the answer, beside running ones.
     """
 
     call: int

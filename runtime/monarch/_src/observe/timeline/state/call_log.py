@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from monarch._src.wire.calls_codec import CallsRecorded, RecordedCall
+from monarch._src.wire.process_codec import CallsRecorded, RecordedCall
 
 MOST = 4096
 """Ended calls that one process holds; the oldest are dropped."""
