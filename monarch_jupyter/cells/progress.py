@@ -135,7 +135,7 @@ class _CellProgress:
         now = time.monotonic()
         calls = observe.open_calls(self._since)
         starting = [one for one in frontend.starting() if one.uid not in self._others]
-        pulls = observe.open_calls()
+        pulls = observe.open_pulls()
         # A map of an earlier cell counts if this cell takes its results.
         maps = [one for one in observe.open_maps() if one.number > self._since or one.awaited]
         waits = open_waits()
