@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -188,3 +189,14 @@ class Sharded(ElasticActor):
             self.part += one / self.world.size
             self.step += 1
         return self.part.tolist()
+
+
+class Holder(Fitter):
+    """It has a lock in its state, from a file on."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """With the lock, as long as the file `lock` is there."""
+        found = super().state_dict()
+        if (self.folder / "lock").exists():
+            found["optimizer"]["lock"] = threading.Lock()
+        return found

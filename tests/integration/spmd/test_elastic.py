@@ -15,7 +15,7 @@ import pytest
 from monarch.actor import ActorError, MeshStoppedError, ProcMesh, this_host
 from monarch.job import ProcessJob
 from monarch.spmd import ElasticMesh, RecoveryError
-from tests.integration.spmd.elastic_trainers import Fitter, Saver, Sharded
+from tests.integration.spmd.elastic_trainers import Fitter, Holder, Saver, Sharded
 from tests.integration.spmd.trainers import TORCH
 
 pytestmark = pytest.mark.slow
@@ -238,8 +238,53 @@ def test_training_ends_if_all_state_is_lost_and_there_is_no_checkpoint(
 ) -> None:
     mesh = make(ranks=1)
     tell("step5")
-    with pytest.raises(RecoveryError, match=r"no rank is left .* no load_checkpoint"):
+    lost = r"no rank is left .* no load_checkpoint\(\)\. No rank has state any more"
+    with pytest.raises(RecoveryError, match=lost):
         mesh.run("train", STEPS)
+
+
+def test_state_that_cannot_be_sent_is_named_and_not_lost(
+    make: Make, tell: Callable[..., None], tmp_path: Path
+) -> None:
+    mesh = make(cls=Holder)
+    begun = weights_of(mesh.run("train", 0), 0)
+    tell("lock", "step5-rank1")
+    with pytest.raises(RecoveryError) as caught:
+        mesh.run("train", STEPS)
+    told = str(caught.value)
+    assert "the state of step 5 did not reach all ranks" in told
+    assert "because of it.rest['optimizer']['lock'], a lock" in told
+    assert told.endswith(
+        "State that is left: that of step 5 on replica0[gpus=0]; another run() tries to go on from "
+        "it"
+    )
+    (tmp_path / "lock").unlink()
+    assert weights_of(mesh.run("train", STEPS)) == pytest.approx(expected(begun, 2), abs=1e-5)
+
+
+def test_too_few_replicas_end_training_and_their_state_is_kept(
+    make: Make, tell: Callable[..., None]
+) -> None:
+    spawned, is_full = itertools.count(), threading.Event()
+
+    def spawn(replica: int) -> ProcMesh:
+        if next(spawned) >= 2 and is_full.is_set():
+            raise OSError("no host is free")
+        return this_host().spawn_procs({"gpus": 1}, name=f"replica{replica}", preload=TORCH)
+
+    mesh = make(spawn=spawn, replicas=2, min_replicas=2)
+    begun = weights_of(mesh.run("train", 0), 0)
+    is_full.set()
+    tell("step5")  # for the one that comes there first
+    with pytest.raises(RecoveryError) as caught:
+        mesh.run("train", STEPS)
+    told = str(caught.value)
+    assert "1 of 2 replicas are up, and 2 are needed" in told
+    assert "no host is free" in told
+    assert "State that is left: that of step 5 on replica" in told
+    is_full.clear()
+    assert weights_of(mesh.run("train", STEPS)) == pytest.approx(expected(begun, 2), abs=1e-5)
+    assert (mesh.recoveries[-1].step, mesh.recoveries[-1].from_peers) == (5, 1)
 
 
 def test_calls_that_do_not_fit_are_refused_and_leave_the_training_as_it_is(make: Make) -> None:

@@ -108,6 +108,10 @@ class ElasticActor(Actor):
         self._looked = generation
         return Report(self.step, self._has_trained)
 
+    def elastic_report(self) -> Report:
+        """Report the state of this rank."""
+        return Report(self.step, self._has_trained)
+
     def elastic_load_checkpoint(self) -> Report:
         """Load the checkpoint, if there is one."""
         found = cast("Any", self).load_checkpoint()

@@ -17,7 +17,7 @@ import msgspec
 from monarch._src.actor.call.send import as_endpoint
 from monarch._src.actor.future import Future
 from monarch._src.actor.runtime import runtime
-from monarch._src.errors import RecoveryError
+from monarch._src.errors import ActorError, RecoveryError
 from monarch._src.events import RankFailed, RankRestarting, bus
 from monarch._src.spmd.elastic.actor import World
 from monarch._src.spmd.elastic.inbox import Answers, Asked, Inbox, News, RankEnded, UnitDone
@@ -46,6 +46,8 @@ from monarch._src.spmd.elastic.world_group import group_plans_async
 log = logging.getLogger("monarch.spmd")
 LOOK_AGAIN_S = 0.02
 SPAWN_ATTEMPTS = 3
+LEFT_S = 5.0  # for ranks to report what they have, when training has failed
+MOST_PLACES = 4
 
 
 class Recovery(msgspec.Struct, frozen=True):
@@ -179,7 +181,7 @@ class ElasticDriver:
             case Fail(why):
                 if self._spawn_error is not None and not self.recoveries:
                     raise self._spawn_error
-                raise RecoveryError(why) from self._spawn_error
+                raise RecoveryError(f"{why}. {self._left()}") from self._spawn_error
             case _:
                 raise AssertionError(stage)
 
@@ -210,14 +212,21 @@ class ElasticDriver:
 
     def _restore(self, found: Plan) -> list[Action]:
         sources = dict.fromkeys(transfer.source for transfer in found.transfers)
-        offers = self._ask(list(sources), "elastic_offer")
-        if not offers.is_complete:
-            return self.rounds.on_restored(offers.losses, complete=False)
-        taking: list[Asked] = [
-            self._asked(t.target, "elastic_take", offers.values[t.source], self._groups.rejoin_s)
-            for t in found.transfers
-        ]
-        answers = self._collect(taking)
+        try:
+            offers = self._ask(list(sources), "elastic_offer")
+            if not offers.is_complete:
+                return self.rounds.on_restored(offers.losses, complete=False)
+            limit_s = self._groups.rejoin_s
+            taking = [
+                self._asked(t.target, "elastic_take", offers.values[t.source], limit_s)
+                for t in found.transfers
+            ]
+            answers = self._collect(taking)
+        except ActorError as error:  # of state_dict() or load_state_dict()
+            if not self.recoveries:
+                raise
+            what = f"the state of step {found.step} did not reach all ranks: {error}"
+            raise RecoveryError(f"{what}. {self._left()}") from error
         self._from_peers.update(answers.values)
         return self.rounds.on_restored(answers.losses, complete=answers.is_complete)
 
@@ -307,6 +316,26 @@ class ElasticDriver:
             raise next(iter(answers.raised.values())).error
         return answers
 
+    def _left(self) -> str:
+        """The state that ranks still have, in words."""
+        left = [*self.rounds.world, *self.rounds.left]
+        asked = [self._asked(member, "elastic_report") for member in left]
+        deadline = time.monotonic() + LEFT_S
+        answers = self._inbox.collect(
+            asked, lambda _outcome: None, self._on_news, deadline=deadline
+        )
+        holders: dict[int, list[str]] = {}
+        for member, report in sorted(answers.values.items()):
+            if report.holds:
+                holders.setdefault(report.step, []).append(self._where(member))
+        if not holders:
+            return "No rank has state any more"
+        texts = [
+            f"that of step {step} on {ranks_text(places)}"
+            for step, places in sorted(holders.items(), reverse=True)
+        ]
+        return f"State that is left: {', '.join(texts)}; another run() tries to go on from it"
+
     def _units_of(self, members: Sequence[Member]) -> list[Unit]:
         return [self._units[number] for number in dict.fromkeys(m.unit for m in members)]
 
@@ -353,3 +382,9 @@ class ElasticDriver:
         """Enter the death of a rank. Runs on the receiving thread."""
         if event.mesh and any(unit.uid == event.mesh for unit in list(self._units.values())):
             self._inbox.put(RankEnded(event.mesh, event.failure.what))
+
+
+def ranks_text(places: Sequence[str]) -> str:
+    """`a[gpus=0], a[gpus=1]`; many of them are cut."""
+    more = len(places) - MOST_PLACES
+    return ", ".join(places[:MOST_PLACES]) + (f" and {more} more ranks" if more > 0 else "")

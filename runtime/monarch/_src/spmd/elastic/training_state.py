@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 import msgspec
@@ -24,8 +25,12 @@ class TensorPlace(msgspec.Struct, frozen=True):
     is_parameter: bool = False
 
 
-class StateOffer(msgspec.Struct, frozen=True):
-    """The state of a rank at a step: `rest` without its tensors, which `handle` leads to."""
+@dataclass(frozen=True)
+class StateOffer:
+    """The state of a rank at a step: `rest` without its tensors, which `handle` leads to.
+
+    The error of a `rest` that cannot be pickled names the part; in a struct it would not find it.
+    """
 
     step: int
     rest: Any

@@ -164,6 +164,12 @@ class Rounds:
         units = [unit for unit in self.slots.values() if unit is not None]
         return tuple(Member(unit, rank) for unit in units for rank in range(self.sizes[unit]))
 
+    @property
+    def left(self) -> tuple[Member, ...]:
+        """The members that are left of units that have lost a rank for good."""
+        retiring = self.retiring.items()
+        return tuple(Member(unit, rank) for unit, ranks in retiring for rank in sorted(ranks))
+
     # --- events -----------------------------------------------------------------------------------
 
     def begin(self) -> list[Action]:
@@ -317,8 +323,7 @@ class Rounds:
         self.generation += 1
         self.is_sound = True  # until an event says otherwise
         self.stage = Stage.LOOKING
-        rest = [Member(unit, rank) for unit, left in self.retiring.items() for rank in sorted(left)]
-        return [Look(self.generation, (*self.world, *rest))]
+        return [Look(self.generation, (*self.world, *self.left))]
 
     def _first_plan(self, reports: Mapping[Member, Report]) -> Plan | None:
         """A plan that begins with the constructors' state, as long as no call has been run.
