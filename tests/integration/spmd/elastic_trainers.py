@@ -66,6 +66,9 @@ class Fitter(ElasticActor):
             error = inputs @ self.weights - inputs.sum(1)
             gradient = 2 * inputs.T @ error / len(inputs)
             self.die_if_told(f"step{self.step}")
+            self.hang_if_told(f"hang{self.step}")
+            if self.is_told(f"stop{self.step}"):
+                os.kill(os.getpid(), signal.SIGSTOP)
             dist.all_reduce(gradient)
             if self.is_told(f"late{self.step}"):
                 watch = active()
@@ -100,6 +103,11 @@ class Fitter(ElasticActor):
         """Kill this process if the file of that name is there, or that with this rank's number."""
         if self.is_told(where):
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def hang_if_told(self, where: str) -> None:
+        """Wait for ever if told so."""
+        if self.is_told(where):
+            threading.Event().wait()
 
     def is_told(self, where: str) -> bool:
         """Whether the file of that name is there, or that with this rank's number; removes it."""

@@ -238,9 +238,57 @@ def test_training_ends_if_all_state_is_lost_and_there_is_no_checkpoint(
 ) -> None:
     mesh = make(ranks=1)
     tell("step5")
-    lost = r"no rank is left .* no load_checkpoint\(\)\. No rank has state any more"
+    lost = (
+        r"no rank is left .* no load_checkpoint\(\); the last loss: .*SIGKILL.*\. "
+        "No rank has state any more"
+    )
     with pytest.raises(RecoveryError, match=lost):
         mesh.run("train", STEPS)
+
+
+def test_a_rank_that_hangs_is_killed_with_its_stacks_kept(
+    make: Make, tell: Callable[..., None]
+) -> None:
+    mesh = make(ranks=3, step_within="4s")
+    begun = weights_of(mesh.run("train", 0), 0)
+    tell("hang5-rank1")
+    assert weights_of(mesh.run("train", STEPS)) == pytest.approx(expected(begun, 3), abs=1e-5)
+    # On a busy machine another rank may exceed the limit too.
+    (hang, *_) = [one for one in mesh.hangs if one.where == "replica0[gpus=1]"]
+    assert "hang_if_told" in hang.stacks
+    assert "all_reduce" in hang.stacks  # of the ranks that waited for it
+    assert hang.seconds >= 4
+    assert any(one.why.startswith("replica0[gpus=1] made no step") for one in mesh.recoveries)
+
+
+def test_a_rank_that_is_stopped_is_killed_and_comes_back(
+    make: Make, tell: Callable[..., None]
+) -> None:
+    mesh = make(step_within=4)
+    begun = weights_of(mesh.run("train", 0), 0)
+    tell("stop5-rank0")
+    assert weights_of(mesh.run("train", STEPS)) == pytest.approx(expected(begun, 2), abs=1e-5)
+    assert "replica0[gpus=0]" in [one.where for one in mesh.hangs]
+
+
+def test_when_all_ranks_hang_the_error_says_so(make: Make, tell: Callable[..., None]) -> None:
+    mesh = make(step_within=4)
+    weights_of(mesh.run("train", 0), 0)
+    tell("hang5-rank0", "hang5-rank1")
+    with pytest.raises(RecoveryError, match=r"the last loss: replica0\[gpus=1\] made no step for"):
+        mesh.run("train", STEPS)
+    assert len(mesh.hangs) == 2
+
+
+def test_a_replica_that_hangs_is_lost_and_the_other_goes_on(
+    make: Make, tell: Callable[..., None]
+) -> None:
+    mesh = make(ranks=1, replicas=2, restart=None, step_within=4)
+    weights_of(mesh.run("train", 4), 4)
+    tell("hang5")  # for the one that comes there first
+    weights_of(mesh.run("train", STEPS))
+    (where,) = {one.where for one in mesh.hangs if "hang_if_told" in one.stacks}
+    assert where in ("replica0[gpus=0]", "replica1[gpus=0]")
 
 
 def test_state_that_cannot_be_sent_is_named_and_not_lost(

@@ -97,6 +97,12 @@ class Parts(Protocol):
         """See `ProcMesh.rank_tensor`."""
         ...
 
+    # Of trainings.
+
+    def stacks_text(self, procs: Any, timeout_s: float) -> str:
+        """The stacks of the ranks of a mesh or slice, or why they cannot be read."""
+        ...
+
 
 _parts: Parts | None = None
 

@@ -108,3 +108,8 @@ class _Parts:
         from monarch._src.tensor.api import rank_tensor
 
         return rank_tensor(procs, dim)
+
+    def stacks_text(self, procs: Any, timeout_s: float) -> str:
+        from monarch._src.observe.stacks.query import stacks_text
+
+        return stacks_text(procs, timeout_s)

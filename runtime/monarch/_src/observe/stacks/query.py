@@ -128,6 +128,14 @@ def stacks(
     return of_answer(answer.meshes)
 
 
+def stacks_text(mesh: ProcMesh | ActorMesh, timeout_s: float) -> str:
+    """The stacks of a mesh as text; where they cannot be read, the reason."""
+    try:
+        return str(stacks(mesh, timeout=timeout_s))
+    except (StacksError, TimeoutError, RuntimeError) as error:
+        return f"the stacks were not read: {str(error) or type(error).__name__}"
+
+
 def of_answer(meshes: Sequence[MeshStacksMessage]) -> Stacks:
     """The answer of a host agent as `Stacks`."""
     return Stacks(tuple(_mesh(found) for found in meshes))

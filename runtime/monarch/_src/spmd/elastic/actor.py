@@ -14,6 +14,7 @@ from monarch._src.actor.current import context
 from monarch._src.actor.endpoint import Actor
 from monarch._src.errors import CollectiveError
 from monarch._src.rdma.weights.publish import StateDictSource
+from monarch._src.spmd.elastic import step_clock
 from monarch._src.spmd.elastic.state.plan import Report
 from monarch._src.spmd.elastic.training_state import StateOffer, offer_state, take_state
 from monarch._src.spmd.rank_watch import why_ended
@@ -90,6 +91,7 @@ class ElasticActor(Actor):
     @step.setter
     def step(self, value: int) -> None:
         self._step = value
+        step_clock.note()
         # A group of one rank has no connection whose end could be noticed.
         why = why_ended() if self._is_running else None
         if why is not None:
@@ -148,6 +150,7 @@ class ElasticActor(Actor):
             raise NotReadyError(f"generation {world.generation} was formed without this process")
         self._source = None  # all have taken the state
         self._has_trained = True
+        step_clock.note()
         rank = context().actor_instance.rank.rank
         world = msgspec.structs.replace(world, rank=world.rank + rank)
         if getattr(self, "world", None) != world:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -40,6 +40,7 @@ from monarch._src.spmd.elastic.state.rounds import (
     Run,
     Spawn,
 )
+from monarch._src.spmd.elastic.step_reader import Hang, StepReader
 from monarch._src.spmd.elastic.unit import Unit, UnitSpawner
 from monarch._src.spmd.elastic.world_group import group_plans_async
 
@@ -79,12 +80,15 @@ class Groups(msgspec.Struct, frozen=True):
 class ElasticDriver:
     """One for each `ElasticMesh`."""
 
-    def __init__(self, rounds: Rounds, spawner: UnitSpawner, groups: Groups) -> None:
+    def __init__(
+        self, rounds: Rounds, spawner: UnitSpawner, groups: Groups, step_within_s: float | None
+    ) -> None:
         self.rounds = rounds
         self.recoveries: list[Recovery] = []
         self._spawner = spawner
         self._groups = groups
         self._inbox = Inbox()
+        self._steps = None if step_within_s is None else StepReader(step_within_s, self._end_groups)
         self._units: dict[int, Unit] = {}
         self._unit_count = 0
         self._call: tuple[str, tuple[Any, ...], dict[str, Any]] = ("", (), {})
@@ -101,6 +105,11 @@ class ElasticDriver:
         self._news_at: float | None = None
         self._from_peers: set[Member] = set()
         self._from_checkpoint = False
+
+    @property
+    def hangs(self) -> list[Hang]:
+        """The ranks that were killed because they made no step."""
+        return [] if self._steps is None else list(self._steps.hangs)
 
     @property
     def actors(self) -> list[Any]:
@@ -154,10 +163,13 @@ class ElasticDriver:
             case Release(number):
                 self._released.append(self._units.pop(number).release())
             case EndGroups(why):
-                for number in {member.unit for member in self.rounds.world}:
-                    self._units[number].end_groups(why)
+                self._end_groups(why)
             case _:
                 raise AssertionError(action)
+
+    def _end_groups(self, why: str) -> None:
+        for number in {member.unit for member in self.rounds.world}:
+            self._units[number].end_groups(why)
 
     def _carry_out(self, stage: Action) -> list[Action]:
         """Carry out a stage; returns the actions that follow."""
@@ -261,7 +273,7 @@ class ElasticDriver:
             calls += [(unit.number, None, each) for each in run.stream(world, *self._call)]
         self._note_formed(generation, members)
         try:
-            answers = self._collect(calls, code=True)
+            answers = self._collect_run(calls, units, members)
         except BaseException:
             for _, _, future in calls:
                 if not future.done and future.pending is not None:
@@ -273,6 +285,29 @@ class ElasticDriver:
         self._results = [answers.values.get(member) for member in members]
         raised = next(iter(answers.raised), None)
         return self.rounds.on_ran(answers.losses, tuple(answers.ended), raised)
+
+    def _collect_run(
+        self, calls: Sequence[Asked], units: Sequence[Unit], members: Sequence[Member]
+    ) -> Answers:
+        """Wait until the endpoint has ended on all ranks; kill those that make no step."""
+        steps = self._steps
+        if steps is None:
+            return self._collect(calls, code=True)
+        steps.begin(units, members)
+        whys: dict[Member, str] = {}
+
+        def look(answers: Answers) -> None:
+            steps.look([member for member in members if answers.lacks(member)])
+
+        try:
+            answers = self._collect(calls, code=True, on_tick=look)
+        finally:
+            whys = steps.end()
+        for member, why in whys.items():
+            loss = answers.losses.get(member)
+            if loss is not None:
+                answers.losses[member] = Loss(why, loss.final)
+        return answers
 
     def _note_formed(self, generation: int, members: Sequence[Member]) -> None:
         if self.recoveries and self.recoveries[-1].generation == generation:
@@ -307,11 +342,13 @@ class ElasticDriver:
         deadline: float | None = None,
         joins: bool = False,
         code: bool = False,
+        on_tick: Callable[[Answers], None] | None = None,
     ) -> Answers:
         """Wait for these calls. `code`: they run the endpoint, whose error the rounds handle."""
         answers = self._inbox.collect(
-            asked, self._on_outcome, self._on_news, deadline=deadline, joins=joins
-        )
+            asked, self._on_outcome, self._on_news, deadline=deadline, joins=joins,
+            on_tick=on_tick,
+        )  # fmt: skip
         if answers.raised and not code and not answers.losses:
             raise next(iter(answers.raised.values())).error
         return answers

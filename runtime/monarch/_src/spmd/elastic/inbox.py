@@ -19,7 +19,7 @@ from monarch._src.spmd.elastic.state.plan import Member
 from monarch._src.spmd.elastic.state.rounds import Loss
 from monarch._src.spmd.elastic.unit import Unit
 
-POLL_S = 0.5  # between two checks of a wait that the session has not ended
+POLL_S = 0.5  # between two ticks, or checks of a wait that the session has not ended
 
 
 class UnitDone(msgspec.Struct, frozen=True):
@@ -56,6 +56,12 @@ class Answers:
         self.losses: dict[Member, Loss] = {}
         self.ended: dict[Member, str] = {}
         self.raised: dict[Member, Raised] = {}
+
+    def lacks(self, member: Member) -> bool:
+        """Whether the call of this member has not ended yet."""
+        return not any(
+            member in each for each in (self.values, self.losses, self.ended, self.raised)
+        )
 
     @property
     def is_complete(self) -> bool:
@@ -115,15 +121,20 @@ class Inbox:
         *,
         deadline: float | None = None,
         joins: bool = False,
+        on_tick: Callable[[Answers], None] | None = None,
     ) -> Answers:
-        """Wait until these calls have ended, or for the deadline."""
+        """Wait until these calls have ended, or for the deadline.
+
+        Calls `on_tick` with the answers so far, `POLL_S` seconds after the last event.
+        """
         self._stage += 1
         for unit, member, future in asked:
             answered = _Answered(self._stage, unit, member, future)
             future.on_done(partial(self._events.put, answered))
         answers, waiting = Answers(), {id(future): future for _, _, future in asked}
+        tick = None if on_tick is None else partial(on_tick, answers)
         while waiting:
-            event = self._next(deadline, next(iter(waiting.values())))
+            event = self._next(deadline, next(iter(waiting.values())), tick)
             if event is None:
                 break
             if not isinstance(event, _Answered):
@@ -135,7 +146,12 @@ class Inbox:
                 on_outcome(outcome)
         return answers
 
-    def _next(self, deadline: float | None, waiting: Future[Any] | None) -> _Answered | News | None:
+    def _next(
+        self,
+        deadline: float | None,
+        waiting: Future[Any] | None,
+        tick: Callable[[], None] | None = None,
+    ) -> _Answered | News | None:
         """The next event; None when the deadline has passed."""
         while True:
             left = POLL_S if deadline is None else min(POLL_S, deadline - time.monotonic())
@@ -144,6 +160,8 @@ class Inbox:
             except queue.Empty:
                 if deadline is not None and time.monotonic() >= deadline:
                     return None
+            if tick is not None:
+                tick()
             if waiting is not None:
                 try:
                     waiting.get(0)  # raises if the session has ended

@@ -15,6 +15,7 @@ from monarch._src.mesh.meshes import ProcMesh
 from monarch._src.spmd.elastic.actor import ElasticActor
 from monarch._src.spmd.elastic.driver import ElasticDriver, Groups, Recovery
 from monarch._src.spmd.elastic.state.rounds import Rounds
+from monarch._src.spmd.elastic.step_reader import Hang
 from monarch._src.spmd.elastic.unit import UnitSpawner
 from monarch._src.spmd.group_plan import backend_names
 from monarch._src.spmd.process_group import timeout_seconds
@@ -46,6 +47,7 @@ class ElasticMesh:
         backend: str | None = None,
         timeout: float | timedelta | None = None,
         rejoin_within: float | str = "60s",
+        step_within: float | str | None = None,
         at_most: int = 5,
     ) -> None:
         """Nothing is spawned before the first `run`.
@@ -63,6 +65,9 @@ class ElasticMesh:
             backend, timeout: of the process group, as for `ProcMesh.init_process_group`.
             rejoin_within: seconds, or text such as `"1m"`; a rank that has not come back by then is
                 given up.
+            step_within: seconds, or text; a rank that makes no step for so long while the endpoint
+                runs, and waits for no other rank, counts as dead: it is killed, and its stacks are
+                in `hangs`. A step is made when `step` is set. None: a rank may take any time.
             at_most: the maximal number of recoveries in a row that bring training no step forward.
 
         Raises:
@@ -80,7 +85,10 @@ class ElasticMesh:
         )  # fmt: skip
         spawner = UnitSpawner(spawn, name, Class, tuple(args), dict(kwargs or {}))
         groups = Groups(backend, timeout_seconds(timeout), seconds("rejoin_within", rejoin_within))
-        self._driver = ElasticDriver(rounds, spawner, groups)
+        limit_s = None if step_within is None else seconds("step_within", step_within)
+        if limit_s == 0:
+            raise ValueError(f"step_within={step_within!r}: give a time above 0, or None")
+        self._driver = ElasticDriver(rounds, spawner, groups, limit_s)
         self._running = ""
         self._stopped = False
 
@@ -93,6 +101,11 @@ class ElasticMesh:
     def recoveries(self) -> list[Recovery]:
         """All groups that were formed, the first one included."""
         return list(self._driver.recoveries)
+
+    @property
+    def hangs(self) -> list[Hang]:
+        """The ranks that were killed as they made no step within `step_within`, oldest first."""
+        return self._driver.hangs
 
     def run(self, endpoint: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Run an endpoint on all ranks until it has returned on each of them.

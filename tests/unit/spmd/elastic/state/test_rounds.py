@@ -161,7 +161,9 @@ def test_training_does_not_begin_anew_when_all_state_is_lost() -> None:
     one.on_ran({A: AGAIN, B: AGAIN}, [], None)
     (fail,) = one.on_looked({A: FRESH, B: FRESH}, {})
     assert isinstance(fail, Fail)
-    assert "at step 5 or later, and the class has no load_checkpoint()" in fail.why
+    assert fail.why.endswith(
+        "at step 5 or later, and the class has no load_checkpoint(); the last loss: it died"
+    )
 
 
 def test_recoveries_that_bring_no_step_forward_end() -> None:

@@ -342,7 +342,7 @@ class Rounds:
             )  # fmt: skip
             return self._fail(
                 "no rank is left that has all of the state, which was at step "
-                f"{self.newest or 0} or later, and {remedy}"
+                f"{self.newest or 0} or later, and {remedy}; the last loss: {self.why}"
             )
         self.step = found.step
         if not found.transfers:
