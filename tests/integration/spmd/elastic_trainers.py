@@ -30,17 +30,20 @@ class Fitter(ElasticActor):
         torch.manual_seed(os.getpid() + seed)
         self.weights = torch.randn(WIDTH)
         self.momentum = torch.zeros(WIDTH)
+        self.losses: list[float] = []
 
     def state_dict(self) -> dict[str, Any]:
         """The weights, and what the optimizer knows."""
         self.die_if_told("offer")
-        return {"weights": self.weights, "optimizer": {"momentum": [self.momentum]}}
+        optimizer = {"momentum": [self.momentum]}
+        return {"weights": self.weights, "optimizer": optimizer, "losses": self.losses}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take them."""
         self.die_if_told("take")
         self.weights = state["weights"]
         (self.momentum,) = state["optimizer"]["momentum"]
+        self.losses = state["losses"]
         if (self.folder / "join").exists():
             self.die_when_it_joins()
 
@@ -65,17 +68,20 @@ class Fitter(ElasticActor):
             inputs = torch.randn(8, WIDTH)
             error = inputs @ self.weights - inputs.sum(1)
             gradient = 2 * inputs.T @ error / len(inputs)
+            loss = (error**2).mean()
             self.die_if_told(f"step{self.step}")
             self.hang_if_told(f"hang{self.step}")
             if self.is_told(f"stop{self.step}"):
                 os.kill(os.getpid(), signal.SIGSTOP)
             dist.all_reduce(gradient)
+            dist.all_reduce(loss)
             if self.is_told(f"late{self.step}"):
                 watch = active()
                 assert watch is not None
                 watch.state.on_peer_gone("late news")
             self.momentum = 0.5 * self.momentum + gradient / self.world.size
             self.weights = self.weights - 0.05 * self.momentum
+            self.losses.append(loss.item() / self.world.size)
             self.step += 1
             self.die_if_told(f"after{self.step}")
 
@@ -93,6 +99,20 @@ class Fitter(ElasticActor):
             self._train(self.step + 1)
             if self.step == 5 and self.world.rank == 0:
                 os.kill(pid, signal.SIGINT)
+
+    @endpoint
+    def train_until_told(self) -> tuple[int, list[float], list[float]]:
+        """Train until the file `enough` is there; returns the step, the weights, and all losses."""
+        import torch
+        import torch.distributed as dist
+
+        while True:
+            # All ranks see it at the same step.
+            enough = torch.tensor(float((self.folder / "enough").exists()))
+            dist.all_reduce(enough)
+            if enough:
+                return self.step, self.weights.tolist(), self.losses
+            self._train(self.step + 1)
 
     @endpoint
     def die(self) -> None:
