@@ -212,7 +212,8 @@ def test_a_torchrun_command_runs_on_the_nodes(
         "Path(sys.argv[1], os.environ['RANK']).write_text(os.environ['SLURMD_NODENAME'])\n"
     )
     command = ["torchrun", "--nnodes=2", "--nproc-per-node=1", str(script), str(tmp_path)]
-    job = serve(command, scheduler="slurm", scheduler_cfg=options)
+    record = tmp_path / "record"
+    job = serve(command, scheduler="slurm", scheduler_cfg=options, cached_path=record)
     job.run_spmd()
     assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["n0", "n1"]
     job.kill()

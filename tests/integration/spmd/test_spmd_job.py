@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from monarch.actor import ActorError
-from monarch.job import LocalJob, ProcessJob, job_load
+from monarch.job import DEFAULT_JOB_PATH, LocalJob, ProcessJob, job_load, spmd
 from monarch.job.spmd import SPMDJob, serve
 
 SCRIPT = """
@@ -29,6 +29,12 @@ names = ("RANK", "GROUP_RANK", "LOCAL_RANK", "ADDED")
 text = " ".join([*(os.environ.get(name, "-") for name in names), str(total.item())])
 Path(sys.argv[1], os.environ["RANK"]).write_text(f"{text} {os.getppid()}")
 """
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory for the records of `serve`."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
@@ -84,6 +90,49 @@ def test_a_later_program_takes_the_hosts_up_by_the_record(
     changed = SPMDJob(["torchrun", script, str(tmp_path), "fail"], ProcessJob({"workers": 1}))
     assert again.can_run(changed)
     assert not again.can_run(SPMDJob(["torchrun", script], ProcessJob({"workers": 2})))
+
+
+def test_serve_leaves_a_record_by_which_the_next_program_runs_the_command(
+    script: str, tmp_path: Path, jobs: ExitStack
+) -> None:
+    job = serve(["torchrun", "--nproc-per-node=2", script, str(tmp_path)])
+    jobs.callback(job.kill)
+    again = spmd.job_load(".monarch/job_state.pkl")
+    assert isinstance(again, SPMDJob)
+    assert again.apply_id == job.apply_id
+    again.run_spmd()
+    assert written(tmp_path, 2) == ["0 0 0 - 2.0", "1 0 1 - 2.0"]
+    job.kill()
+    assert not job_load(".monarch/job_state.pkl").active
+
+
+def test_serve_takes_up_hosts_that_fit_and_records_its_own_command(
+    script: str, tmp_path: Path, jobs: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = serve(["torchrun", script, str(tmp_path), "fail"])
+    jobs.callback(first.kill)
+    second = serve(["torchrun", script, str(tmp_path)])
+    assert second.apply_id == first.apply_id
+    assert second.places() == first.places()
+    second.run_spmd()
+    loaded = job_load(DEFAULT_JOB_PATH)
+    assert isinstance(loaded, SPMDJob)
+    loaded.run_spmd()  # not the command that fails
+    assert caplog.text == ""
+    third = serve(["torchrun", "--nnodes=2", script, str(tmp_path)])
+    jobs.callback(third.kill)
+    assert third.apply_id != first.apply_id
+    assert "does not satisfy the present request" in caplog.text
+
+
+def test_without_a_path_hosts_are_for_this_job_alone(
+    script: str, tmp_path: Path, jobs: ExitStack
+) -> None:
+    made = [serve(["torchrun", script], cached_path=None) for _ in range(2)]
+    for job in made:
+        jobs.callback(job.kill)
+    assert made[0].apply_id != made[1].apply_id
+    assert not (tmp_path / DEFAULT_JOB_PATH).exists()
 
 
 def test_the_error_of_a_script_is_the_error_of_the_run(
@@ -144,10 +193,11 @@ def test_an_appdef_has_as_many_hosts_as_replicas(script: str, jobs: ExitStack) -
     ],
 )  # fmt: skip
 def test_bad_input_reserves_nothing(
-    arguments: tuple[Any, ...], error: type[Exception], text: str
+    arguments: tuple[Any, ...], error: type[Exception], text: str, tmp_path: Path
 ) -> None:
     with pytest.raises(error, match=text):
         serve(*arguments)
+    assert not (tmp_path / DEFAULT_JOB_PATH).exists()
 
 
 def test_a_job_that_has_hosts_already_is_refused(jobs: ExitStack) -> None:

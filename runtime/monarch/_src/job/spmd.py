@@ -5,9 +5,10 @@ Runs in: clients. Owns: the job that has the hosts, of which the record of this 
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, cast
 
 from msgspec.structs import replace
@@ -16,7 +17,7 @@ from monarch._src.job import record
 from monarch._src.job.launchers.process import ProcessJob
 from monarch._src.job.launchers.slurm.job import SlurmJob
 from monarch._src.job.launchers.ssh.job import SSHJob
-from monarch._src.job.trait import JobState, JobTrait
+from monarch._src.job.trait import DEFAULT_JOB_PATH, JobState, JobTrait
 from monarch._src.mesh.meshes import HostMesh
 from monarch._src.spmd.torchrun import run
 from monarch._src.spmd.torchrun_arguments import Launch, parse_arguments
@@ -77,6 +78,12 @@ class SPMDJob(JobTrait):
     def can_run(self, spec: JobTrait) -> bool:
         return isinstance(spec, SPMDJob) and self._inner().can_run(spec._inner())
 
+    def _on_taken_up(self, path: Path) -> None:
+        # The record gets the present command: the hosts may have been reserved for another one.
+        running = self._running_job()
+        running._command, running._env = self._command, self._env
+        running.dump(path)
+
     def places(self) -> list[tuple[str, str]]:
         running = self._running_job()
         return running._inner().places()
@@ -122,8 +129,14 @@ def serve(
     appdef: Any,
     scheduler: str | JobTrait = "local_cwd",
     scheduler_cfg: Mapping[str, Any] | None = None,
+    *,
+    cached_path: str | os.PathLike[str] | None = DEFAULT_JOB_PATH,
 ) -> SPMDJob:
     """Reserve hosts for a torchrun command. `run_spmd` of the result runs it, again and again.
+
+    The job has a record, by which a later program finds it: `job_load(".monarch/job_state.pkl")`
+    runs the same command on the same hosts. As with `state` of any job, hosts of a record there are
+    taken up if they fit; otherwise that job is ended, with a warning.
 
     Args:
         appdef: a command, as in `["torchrun", "--nproc-per-node", "4", "train.py"]`, or an object
@@ -134,18 +147,22 @@ def serve(
             `monarch.job` that is not applied yet.
         scheduler_cfg: the arguments of `SSHJob` for ssh, as in `{"hosts": ["h1", "h2"]}`; those of
             `SlurmJob` but `meshes` for slurm, as in `{"partition": "gpu"}`; `env` for local_cwd.
+        cached_path: the path of the record; None: no record, and hosts for this object alone.
 
     Raises:
         ValueError: no torchrun command, no such scheduler, or hosts that do not fit the nodes.
         TypeError: an argument of the wrong type.
         ModuleNotFoundError: torch is not installed here.
-        JobError: the hosts could not be reserved.
+        JobError: the hosts could not be reserved. OSError: the record cannot be written.
     """
     command, env, replicas = _command_of(appdef)
     launch = parse_arguments(torchrun_words(command), prog="torchrun")
     nodes = launch.nodes or replicas
     job = SPMDJob(command, _hosts_job(scheduler, dict(scheduler_cfg or {}), nodes), env)
-    job.apply()
+    if cached_path is None:
+        job.apply()
+    else:
+        job.reserve(cached_path)
     return job
 
 

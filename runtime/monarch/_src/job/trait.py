@@ -138,6 +138,10 @@ class JobTrait(ABC):
         """Whether `_state` has failed in such a way that the job is to be killed."""
         return False
 
+    def _on_taken_up(self, path: Path) -> None:
+        """The job of the record at that path is used in place of this one. Called with its lock."""
+        log.debug("the hosts of %s are taken up", path)
+
     def _release(self, mesh: HostMesh) -> None:
         """End the workers of a mesh that this process has, before `_kill`."""
         mesh.shutdown().get()
@@ -259,6 +263,8 @@ class JobTrait(ABC):
                 except BaseException:
                     self.kill()
                     raise
+            else:
+                self._on_taken_up(path)
         self._record = path.absolute()
         return not found
 
