@@ -35,6 +35,8 @@ class Fitter(ElasticActor):
     def state_dict(self) -> dict[str, Any]:
         """The weights, and what the optimizer knows."""
         self.die_if_told("offer")
+        if self.is_told("stop-offer"):
+            os.kill(os.getpid(), signal.SIGSTOP)
         optimizer = {"momentum": [self.momentum]}
         return {"weights": self.weights, "optimizer": optimizer, "losses": self.losses}
 

@@ -129,6 +129,16 @@ def test_a_death_during_the_recovery_is_recovered_from(
     assert weights_of(mesh.run("train", STEPS)) == pytest.approx(expected(begun, 3), abs=1e-5)
 
 
+def test_a_rank_that_is_stopped_while_it_sends_its_state_is_given_up(
+    make: Make, tell: Callable[..., None]
+) -> None:
+    mesh = make(ranks=3, rejoin_within=8)
+    begun = weights_of(mesh.run("train", 0), 0)
+    tell("step5-rank1", "stop-offer")
+    assert weights_of(mesh.run("train", STEPS)) == pytest.approx(expected(begun, 3), abs=1e-5)
+    assert "did not come back within 8 s" in mesh.recoveries[-1].why
+
+
 def test_news_that_reaches_one_rank_only_ends_the_call_of_the_others_too(
     make: Make, tell: Callable[..., None]
 ) -> None:

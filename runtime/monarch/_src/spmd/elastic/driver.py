@@ -216,31 +216,39 @@ class ElasticDriver:
             if member not in answers.values and (is_late or member not in losses):
                 limit = f"did not come back within {self._groups.rejoin_s:g} s"
                 losses[member] = Loss(f"{self._where(member)} {limit}", True)
-        if any(loss.final for loss in losses.values()):
-            self._deadline = None  # others come in its place
-        elif losses:
+        if not losses or any(loss.final for loss in losses.values()):
+            # All have reported, or others come in the place of that one: the next look has time of
+            # its own. A stage in between may take longer than the limit.
+            self._deadline = None
+        else:
             time.sleep(LOOK_AGAIN_S)  # calls do not wait for the rank if its policy says so
         return self.rounds.on_looked(answers.values, losses)
 
     def _restore(self, found: Plan) -> list[Action]:
         sources = dict.fromkeys(transfer.source for transfer in found.transfers)
+        limit_s = self._groups.rejoin_s
         try:
-            offers = self._ask(list(sources), "elastic_offer")
-            if not offers.is_complete:
+            # A rank that does not answer in time, such as one that is suspended, is given up by the
+            # next round, when it does not report either.
+            deadline = time.monotonic() + limit_s
+            offers = self._ask(list(sources), "elastic_offer", deadline=deadline)
+            if len(offers.values) < len(sources):
                 return self.rounds.on_restored(offers.losses, complete=False)
-            limit_s = self._groups.rejoin_s
             taking = [
                 self._asked(t.target, "elastic_take", offers.values[t.source], limit_s)
                 for t in found.transfers
             ]
-            answers = self._collect(taking)
+            # The copy has a limit of its own, whose error comes first.
+            deadline = time.monotonic() + 2 * limit_s
+            answers = self._collect(taking, deadline=deadline)
         except ActorError as error:  # of state_dict() or load_state_dict()
             if not self.recoveries:
                 raise
             what = f"the state of step {found.step} did not reach all ranks: {error}"
             raise RecoveryError(f"{what}. {self._left()}") from error
         self._from_peers.update(answers.values)
-        return self.rounds.on_restored(answers.losses, complete=answers.is_complete)
+        complete = len(answers.values) == len(taking)
+        return self.rounds.on_restored(answers.losses, complete=complete)
 
     def _join(self, generation: int, members: Sequence[Member]) -> list[Action]:
         units = self._units_of(members)
@@ -259,8 +267,11 @@ class ElasticDriver:
             for rank in range(unit.size):
                 future = unit.one(group_members, rank).join.call_one(plan)
                 joining.append((unit.number, Member(unit.number, rank), future))
-        answers = self._collect(joining, joins=True)
-        return self.rounds.on_joined(answers.losses, complete=answers.is_complete)
+        # Torch's own time-out ends the call of a rank whose peer does not come.
+        deadline = time.monotonic() + groups.timeout_s + groups.rejoin_s
+        answers = self._collect(joining, joins=True, deadline=deadline)
+        complete = len(answers.values) == len(joining)
+        return self.rounds.on_joined(answers.losses, complete=complete)
 
     def _run(self, generation: int, members: Sequence[Member]) -> list[Action]:
         units = self._units_of(members)

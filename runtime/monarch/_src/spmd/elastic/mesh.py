@@ -64,7 +64,7 @@ class ElasticMesh:
                 same number in other replicas have too. By default every rank has all of the state.
             backend, timeout: of the process group, as for `ProcMesh.init_process_group`.
             rejoin_within: seconds, or text such as `"1m"`; a rank that has not come back by then is
-                given up.
+                given up, and so is one that has not sent its state by then.
             step_within: seconds, or text; a rank that makes no step for so long while the endpoint
                 runs, and waits for no other rank, counts as dead: it is killed, and its stacks are
                 in `hangs`. A step is made when `step` is set. None: a rank may take any time.
