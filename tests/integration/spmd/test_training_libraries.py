@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from monarch.actor import Actor, endpoint
-from monarch.spmd import setup_torch_elastic_env
+from monarch.spmd import setup_torch_elastic_env, torchrun
 from tests.integration.spmd.conftest import Trainers, on
 
 pytestmark = pytest.mark.slow
@@ -129,6 +129,25 @@ class Logged(Actor):
                 run.log({"loss": rank + 1 / (step + 1)})
             return run.id
 
+    @endpoint
+    def leave_wandb_open(self, folder: str) -> None:
+        """Log, and leave it to wandb's exit function to finish the run."""
+        import wandb
+
+        wandb.init(
+            project="digits", mode="offline", dir=folder, settings=wandb.Settings(silent=True)
+        ).log({"loss": 0.5})
+
+
+LEFT_OPEN = """
+import sys
+import wandb
+
+settings = wandb.Settings(silent=True)
+run = wandb.init(project="digits", mode="offline", dir=sys.argv[1], settings=settings)
+run.log({"loss": 0.5})
+"""
+
 
 def test_accelerate_trains_as_one_process_does(trainers: Trainers) -> None:
     pytest.importorskip("accelerate", reason="the ranks need it")
@@ -186,3 +205,46 @@ def test_each_rank_has_an_offline_run_of_wandb(trainers: Trainers, tmp_path: Pat
     written = {path.stem for path in tmp_path.glob("wandb/offline-run-*/run-*.wandb")}
     assert written == {f"run-{one}" for one in ids}
     assert len(written) == 2
+
+
+def test_a_run_of_wandb_that_an_actor_leaves_open_is_finished_with_the_rank(
+    trainers: Trainers, tmp_path: Path
+) -> None:
+    pytest.importorskip("wandb", reason="the ranks need it")
+    procs = trainers(gpus=2)
+    on(procs, Logged).leave_wandb_open.call(str(tmp_path)).get(timeout=PATIENCE_S)
+    procs.stop().get()
+    check_finished(tmp_path, 2)
+
+
+def test_a_run_of_wandb_that_a_script_leaves_open_is_finished_at_its_end(tmp_path: Path) -> None:
+    pytest.importorskip("wandb", reason="the ranks need it")
+    script = tmp_path / "train.py"
+    script.write_text(LEFT_OPEN)
+    torchrun(["--nproc-per-node", "2", str(script), str(tmp_path)])
+    check_finished(tmp_path, 2)
+
+
+def check_finished(folder: Path, count: int) -> None:
+    """There are so many offline runs, each with its loss and its end."""
+    written = list(folder.glob("wandb/offline-run-*/run-*.wandb"))
+    assert len(written) == count
+    for path in written:
+        kinds = record_kinds(path.read_bytes())
+        assert "history" in kinds
+        assert "exit" in kinds
+
+
+def record_kinds(data: bytes) -> list[str]:
+    """The kinds of the records in a file of wandb: a log of LevelDB, here of one block."""
+    from wandb.proto import wandb_internal_pb2
+
+    kinds: list[str] = []
+    at = 7  # after the head of the file
+    while at < len(data):
+        length = int.from_bytes(data[at + 4 : at + 6], "little")
+        record: Any = wandb_internal_pb2.Record()
+        record.ParseFromString(data[at + 7 : at + 7 + length])
+        kinds.append(record.WhichOneof("record_type"))
+        at += 7 + length
+    return kinds
