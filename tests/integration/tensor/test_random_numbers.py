@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import torch
 
 import monarch
 import monarch.random
-from monarch.actor import ProcMesh
+from monarch._src.tensor.ranks.worker import SEED
+from monarch.actor import Actor, ProcMesh, current_rank, endpoint
 from monarch.builtins import log_remote, set_logging_level_remote
 from monarch.builtins.random import (
     get_rng_state_remote,
@@ -19,6 +21,7 @@ from monarch.builtins.random import (
     set_rng_state_remote,
 )
 from monarch.observe import OutputLine, flush_output, on_output
+from tests.integration.tensor.conftest import TORCH
 from tests.integration.tensor.test_operations import values
 
 pytestmark = pytest.mark.slow
@@ -42,6 +45,30 @@ def test_a_number_seeds_all_ranks_alike_and_a_tensor_each_with_its_own(pair: Pro
         assert numbers() == [seven, seven]
         monarch.random.manual_seed(7 + pair.rank_tensor("gpus"))
         assert numbers() == [seven, eight]
+
+
+def test_all_ranks_begin_with_the_same_numbers_unless_the_program_has_seeded_them(
+    spawn_procs: Callable[..., ProcMesh],
+) -> None:
+    with monarch.no_mesh.activate():
+        first, seven, eight = here(SEED), here(7), here(8)
+    for _ in range(2):
+        procs = spawn_procs({"gpus": 2}, name="fresh", preload=TORCH)
+        with procs.activate():
+            assert numbers() == [first, first]
+    seeded = spawn_procs({"gpus": 2}, name="seeded", preload=TORCH)
+    seeded.spawn("seeder", Seeder).seed.call(7).get()
+    with seeded.activate():
+        assert numbers() == [seven, eight]
+
+
+class Seeder(Actor):
+    """An actor that draws random numbers before there are tensors."""
+
+    @endpoint
+    def seed(self, number: int) -> None:
+        """Seed torch."""
+        torch.manual_seed(number + current_rank().rank)
 
 
 def test_a_state_is_kept_and_set_again(pair: ProcMesh) -> None:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from monarch._src.tensor.state.instructions import Failure
 
 MOST_AS_BYTES = 1 << 16
+SEED = 67280421310721
+"""The seed of all ranks at first: that with which torch's generators of GPUs begin."""
+BY_CHANCE = 1 << 32
+"""The least seed that torch draws for the generator of a CPU; nearly all of 53 bits are above."""
 
 
 class TensorWorker(Actor):
@@ -38,6 +42,8 @@ class TensorWorker(Actor):
         self._store: Any = None
         self._rank = context.actor_instance.rank.rank
         self._runner: Any = Runner(self._rank)
+        if torch.initial_seed() >= BY_CHANCE:  # the program has not seeded this process
+            torch.default_generator.manual_seed(SEED)
 
     def _memory_texts(self) -> dict[str, str]:
         """The memory of the rank's tensors. Any thread."""
