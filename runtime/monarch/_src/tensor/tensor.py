@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from monarch._src.actor.call.on_ranks import OnRanksError
 from monarch._src.tensor.channels.channel import MAIN
 from monarch._src.tensor.devices import check_move
-from monarch._src.tensor.regions.recording import refuse_grad
+from monarch._src.tensor.regions.recording import refuse, refuse_grad
 from monarch._src.tensor.state.metas import Handle
 from monarch._src.tensor.tensor_errors import DROPPED, place_text
 from monarch._src.tensor.torch_modules import TorchTensor, torch
@@ -51,6 +51,23 @@ class Tensor(TorchTensor):
     def dropped(self) -> bool:
         """Whether the program has dropped this tensor, or a tensor that shares its memory."""
         return self.monarch_handle.storage.unusable == DROPPED
+
+    @property
+    def data(self) -> Any:
+        """As of torch.Tensor. An assignment gives this tensor the memory of another one.
+
+        A local tensor is sent to the ranks. Refused in a compiled function, whose calls would not
+        repeat it.
+        """
+        return TorchTensor.data.__get__(self)
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        refuse("an assignment to .data", "write into the tensor with tensor.copy_(value)")
+        if type(value) is not Tensor:
+            value = _methods.to_mesh(value, self.mesh)
+        TorchTensor.data.__set__(self, value)
+        self.monarch_handle = value.monarch_handle
 
     @property
     def _own_grad(self) -> Any:
