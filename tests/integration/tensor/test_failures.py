@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -143,3 +144,28 @@ def _wait(x: Any) -> Any:
 
     threading.Event().wait(0.5)
     return x
+
+
+SINGULAR: dict[str, Callable[[Any], Any]] = {
+    "inv": torch.linalg.inv,
+    "cholesky": torch.linalg.cholesky,
+    "solve": lambda x: torch.linalg.solve(x, x),
+    "lu_factor": lambda x: torch.linalg.lu_factor(x)[0],
+    "inv of a batch": lambda x: torch.linalg.inv(torch.stack([x, x]))[1],
+}
+
+
+@pytest.mark.parametrize("name", SINGULAR)
+def test_a_check_of_torch_that_fails_poisons_what_it_checks(pair: ProcMesh, name: str) -> None:
+    with pair.activate():
+        x = torch.eye(2) * pair.rank_tensor("gpus")  # of zeros on the first rank
+        found = SINGULAR[name](x)
+        more = found.sum()
+        other = torch.ones(1)
+    for tensor in (found, more):
+        with pytest.raises(monarch.RemoteException, match="linalg") as raised:
+            monarch.inspect(tensor)
+        assert raised.value.filename == __file__
+        assert isinstance(raised.value.exception, RuntimeError)
+    assert monarch.inspect(more, gpus=1).isfinite()
+    assert monarch.inspect([x, other])[1].tolist() == [1.0]

@@ -9,8 +9,10 @@ Invariants: an operation that raises here has recorded nothing.
 from __future__ import annotations
 
 import sys
+import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from monarch._src.tensor import methods
@@ -53,17 +55,26 @@ _REBUILDS = ("_rebuild_tensor", "_rebuild_tensor_v2")
 class Entry:
     """An operation in the cache: the kind of its instruction, and its results."""
 
-    __slots__ = ("kind", "outputs", "same", "unflatten")
+    __slots__ = ("has_info", "kind", "outputs", "same", "unflatten")
 
     def __init__(self, kind: Kind, outputs: list[Output], unflatten: Callable[[Any], Any]) -> None:
         self.kind = kind
         self.outputs = outputs
         self.unflatten = unflatten
+        # Whether one result tells if the others are right: a check of torch's own code reads it.
+        self.has_info = "linalg_" in kind.operation and "_ex." in kind.operation
         # The input that is the one result, as in-place operations have; otherwise -1.
         self.same = outputs[0].same if kind.stores == NOTHING and len(outputs) == 1 else -1
 
 
 _cache: dict[tuple[Any, ...], Entry] = {}
+
+
+class _Unchecked(threading.local):
+    handles: Sequence[Handle] = ()  # the last results of this thread with an info
+
+
+_unchecked = _Unchecked()
 
 
 class _HasLocal(Exception):
@@ -109,6 +120,8 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) ->
             local_args, local_kwargs = values_of_first_rank((args, kwargs or {}), operation.name)
             with without_modes():
                 return func(*local_args, **local_kwargs)
+        if operation.is_check and handles:
+            return _check(operation, args, kwargs or {}, handles, key)
         if len(_cache) >= MOST_ENTRIES:  # a program whose numbers never repeat, such as indices
             _cache.clear()
         entry = _cache[tuple(key)] = _entry(operation, args, kwargs or {}, handles)
@@ -129,6 +142,28 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) ->
     if entry.same == 0:
         return args[0]
     return _results(entry, first, channel, handles, args, kwargs)
+
+
+def _check(
+    operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], handles: list[Handle],
+    key: list[Any],
+) -> None:  # fmt: skip
+    """Record an operation that only raises. If it does, the tensors that it checks have no value.
+
+    If it reads the info of an operation, these are all results of that operation.
+    """
+    checked = list(handles)
+    results, _unchecked.handles = _unchecked.handles, ()
+    if any(one is handles[0] for one in results):
+        checked += [one for one in results if one is not handles[0]]
+    channel: Channel = handles[0].channel
+    own = (*key, len(checked))
+    entry = _cache.get(own)
+    if entry is None:
+        entry = _cache[own] = _entry(operation, args, kwargs, handles)
+        entry.kind = replace(entry.kind, mutated=tuple(range(len(checked))))
+    site = sites.number(sys._getframe(3))  # pyright: ignore[reportPrivateUsage]
+    channel.record(entry.kind, tuple(one.number for one in checked), (), site)
 
 
 def _scan(
@@ -186,6 +221,8 @@ def _results(
             storage = Storage()
         made.append(wrap(Handle(number, output.meta, storage, channel)))
         number += 1
+    if entry.has_info:
+        _unchecked.handles = [one.monarch_handle for one in made]
     return entry.unflatten(made)
 
 

@@ -23,7 +23,7 @@ class Operation:
     """
 
     __slots__ = (
-        "by_type", "func", "functional", "is_data_dependent", "is_factory", "is_lift",
+        "by_type", "func", "functional", "is_check", "is_data_dependent", "is_factory", "is_lift",
         "kwargs_by_type", "mutated", "mutated_kwargs", "name",
     )  # fmt: skip
 
@@ -44,6 +44,8 @@ class Operation:
             one.name for one, is_written in zip(arguments, written, strict=True) if is_written
         )
         self.is_data_dependent = schema.name in _DATA_DEPENDENT
+        # Such an operation only raises, as the one that looks whether a matrix was singular.
+        self.is_check = not schema.returns and not any(written)
         self.is_lift = schema.name in _LIFTS
         # Other operations without a tensor, such as those of the profiler, belong to this process.
         self.is_factory = any(one.name == "device" for one in arguments)
