@@ -166,7 +166,7 @@ def test_other_devices_generators_and_reshapes_in_place_are_refused(pair: ProcMe
             torch.rand(2, generator=torch.Generator())
         x = torch.ones(2, 3)
         with pytest.raises(ValueError, match="without the underscore"):
-            x.t_()
+            x.resize_(3)
         assert values(x) == [[[1.0] * 3] * 2] * 2
 
 

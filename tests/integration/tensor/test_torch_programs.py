@@ -84,3 +84,93 @@ def test_data_of_this_process_is_sent_and_a_compiled_function_refuses_it(pair: P
 
         with pytest.raises(RuntimeError, match=r"assignment to \.data .*copy_"):
             assign(torch.ones(2))
+
+
+# --- views in place, and what torch's own code does with them -------------------------------------
+
+
+def turned() -> list[Any]:
+    x, y = ramp(2, 3), ramp(1, 4)
+    row = x[0]
+    x.t_()
+    x[0].add_(1)
+    y.squeeze_().unsqueeze_(1)
+    z = ramp(2, 3, 1).transpose_(0, 1).squeeze_(2)
+    return [x, row, x @ ramp(2, 2), y, y + ramp(3), z.view(torch.int32), z.contiguous().view(-1)]
+
+
+def turned_with_gradient() -> list[Any]:
+    x = ramp(2, 3).requires_grad_()
+    y = x * 2
+    y.t_()
+    (y * ramp(3, 2)).sum().backward()
+    return [y, x.grad]
+
+
+def tensors_of(value: Any) -> list[Any]:
+    """The tensors of nested tuples."""
+    if isinstance(value, tuple):
+        return [tensor for one in value for tensor in tensors_of(one)]  # pyright: ignore[reportUnknownVariableType]
+    return [value]
+
+
+def of_module(make: Callable[[], nn.Module], *shape: int) -> Callable[[], Any]:
+    """The outputs of a module, and its gradients."""
+
+    def program() -> list[Any]:
+        module = make()
+        with torch.no_grad():
+            for place, parameter in enumerate(module.parameters()):
+                parameter.copy_((ramp(parameter.numel()) + place).sin().view_as(parameter))
+        x = ramp(*shape).sin().requires_grad_()
+        outputs = tensors_of(module(x))
+        sum((one**2).sum() for one in outputs).backward()
+        return [*outputs, x.grad, *(parameter.grad for parameter in module.parameters())]
+
+    return program
+
+
+MODULES: dict[str, Callable[[], Any]] = {
+    "lstm": of_module(lambda: nn.LSTM(8, 6, num_layers=2, batch_first=True), 2, 5, 8),
+    "gru": of_module(lambda: nn.GRU(8, 6, batch_first=True, bidirectional=True), 2, 5, 8),
+    "transformer": of_module(
+        lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), 2, 5, 8
+    ),
+    "convolutions": of_module(
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+            nn.Linear(16, 2),
+        ),
+        2, 3, 6, 6,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("program", [turned, turned_with_gradient])
+def test_a_tensor_that_is_turned_in_place_keeps_its_memory(
+    pair: ProcMesh, program: Callable[[], Any]
+) -> None:
+    check(pair, program)
+
+
+def test_a_compiled_function_turns_its_own_tensors_only(pair: ProcMesh) -> None:
+    @monarch.compile
+    def step(x: Any) -> Any:
+        return (x * 2).t_() + 1
+
+    @monarch.compile
+    def outside(x: Any) -> Any:
+        return x.t_() + 1
+
+    with pair.activate():
+        x = ramp(2, 3)
+        found = [step(x) for _ in range(3)]
+        with pytest.raises(RuntimeError, match="from outside"):
+            outside(x)
+    assert x.shape == (2, 3)
+    assert monarch.inspect(found)[2].tolist() == (ramp(2, 3) * 2).t().add(1).tolist()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_has_the_values_and_gradients_of_one_process(pair: ProcMesh, name: str) -> None:
+    check(pair, MODULES[name])

@@ -34,7 +34,7 @@ from monarch._src.tensor.operations.result_metas import (
     run_on_meta,
     stand_in,
 )
-from monarch._src.tensor.regions.recording import active
+from monarch._src.tensor.regions.recording import active, refuse
 from monarch._src.tensor.sites import sites
 from monarch._src.tensor.state.instructions import MANY, NOTHING, ONE, Kind, Slot, Value
 from monarch._src.tensor.state.metas import Handle, Storage
@@ -45,7 +45,7 @@ from monarch._src.tensor.tensor_errors import (
     too_large,
     unusable,
 )
-from monarch._src.tensor.torch_modules import TorchTensor, pytree, torch, without_modes
+from monarch._src.tensor.torch_modules import TorchTensor, locally, pytree, torch, without_modes
 
 MOST_ENTRIES = 1 << 16
 _NUMBERS = frozenset((int, float, bool, complex))
@@ -120,6 +120,8 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) ->
             local_args, local_kwargs = values_of_first_rank((args, kwargs or {}), operation.name)
             with without_modes():
                 return func(*local_args, **local_kwargs)
+        if operation.view is not None:
+            return _turned_in_place(operation, args, kwargs or {})
         if operation.is_check and handles:
             return _check(operation, args, kwargs or {}, handles, key)
         if len(_cache) >= MOST_ENTRIES:  # a program whose numbers never repeat, such as indices
@@ -164,6 +166,19 @@ def _check(
         entry.kind = replace(entry.kind, mutated=tuple(range(len(checked))))
     site = sites.number(sys._getframe(3))  # pyright: ignore[reportPrivateUsage]
     channel.record(entry.kind, tuple(one.number for one in checked), (), site)
+
+
+def _turned_in_place(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Make a tensor a view of its memory, as `x.t_()` does; a new number on the ranks."""
+    tensor = args[0]
+    watch = active()
+    if watch is not None and not watch.has_made(tensor):
+        refuse(f"{operation.name} of a tensor from outside", "use the result of the view instead")
+    made = dispatch(operation.view, args, kwargs)
+    with locally():
+        operation.func(*args, **kwargs)  # the shape and strides that torch in the client sees
+    tensor.monarch_handle = made.monarch_handle
+    return tensor
 
 
 def _scan(

@@ -14,6 +14,16 @@ _SIZED_BY_SCALARS = {"aten::arange", "aten::range"}
 _DATA_DEPENDENT = {"aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal", "aten::item"}
 _LIFTS = {"aten::lift_fresh", "aten::lift"}
 
+# Operations that turn a tensor into a view of its memory, and those that return this view.
+_VIEWS_IN_PLACE = {
+    "aten::squeeze_.default": "aten::squeeze.default",
+    "aten::squeeze_.dim": "aten::squeeze.dim",
+    "aten::squeeze_.dims": "aten::squeeze.dims",
+    "aten::t_.default": "aten::t.default",
+    "aten::transpose_.default": "aten::transpose.int",
+    "aten::unsqueeze_.default": "aten::unsqueeze.default",
+}
+
 
 class Operation:
     """An overload of a torch operation.
@@ -24,7 +34,7 @@ class Operation:
 
     __slots__ = (
         "by_type", "func", "functional", "is_check", "is_data_dependent", "is_factory", "is_lift",
-        "kwargs_by_type", "mutated", "mutated_kwargs", "name",
+        "kwargs_by_type", "mutated", "mutated_kwargs", "name", "view",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -49,6 +59,8 @@ class Operation:
         self.is_lift = schema.name in _LIFTS
         # Other operations without a tensor, such as those of the profiler, belong to this process.
         self.is_factory = any(one.name == "device" for one in arguments)
+        view = _VIEWS_IN_PLACE.get(self.name)
+        self.view = None if view is None else overload_of(view)
         # The overload that returns the result in place of writing to the first argument.
         self.functional = None
         if self.mutated == (0,) and schema.name.endswith("_"):

@@ -7,8 +7,12 @@ from typing import Any, TypeAlias
 
 from monarch._src.tensor.operations.operation import overload_of
 from monarch._src.tensor.state.instructions import Kind, Slot, Value
+from monarch._src.tensor.torch_modules import torch
 
 Call: TypeAlias = "Callable[[list[Any], tuple[Any, ...]], Any]"
+
+# Their results hold what backward needs only where gradients are on, as they are in the client.
+_KEEP_FOR_BACKWARD = ("aten::mkldnn_rnn_layer.default",)
 
 
 def call_of(kind: Kind, device: Any = None) -> Call:
@@ -22,8 +26,11 @@ def call_of(kind: Kind, device: Any = None) -> Call:
         AttributeError: the torch of this rank has no such operation.
     """
     func = overload_of(kind.operation)
+    schema = func._schema
+    if kind.operation in _KEEP_FOR_BACKWARD:
+        func = torch.enable_grad()(func)
     args, kwargs = kind.args, dict(kind.kwargs)
-    if device is not None and any(one.name == "device" for one in func._schema.arguments):
+    if device is not None and any(one.name == "device" for one in schema.arguments):
         kwargs["device"] = device
     if kwargs or any(type(one) is list for one in args):
         return lambda inputs, scalars: func(

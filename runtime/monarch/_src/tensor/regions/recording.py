@@ -54,6 +54,10 @@ class Watch:
         if kind.operation not in _SET_UP:
             self.recording.add(kind, inputs, first, scalars, site)
 
+    def has_made(self, tensor: Any) -> bool:
+        """Whether the region has made the tensor."""
+        return self.recording.has_made(tensor.monarch_handle.number)
+
     def note(self, tensor: Any) -> None:
         """Keep a tensor that an operation uses, if it comes from outside of the region."""
         number = tensor.monarch_handle.number
