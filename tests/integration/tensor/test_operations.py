@@ -120,11 +120,16 @@ def test_what_needs_values_says_how_to_get_them(pair: ProcMesh) -> None:
         for use in (
             lambda: bool(x.sum()), lambda: x.sum().item(), x.tolist, x.numpy,
             lambda: float(x.sum()), lambda: f"{x.sum():.2f}", lambda: torch.equal(x, x),
+            lambda: torch.allclose(x, x), lambda: 1.0 in x,
         ):  # fmt: skip
             with pytest.raises(RuntimeError, match=r"monarch\.fetch_shard"):
                 use()
         with pytest.raises(RuntimeError, match=r"shape of the result .* depends on values"):
             x[x > 0]
+        with pytest.raises(RuntimeError, match=r"shape of the result .* depends on values"):
+            x.repeat_interleave(torch.tensor([1, 2]))
+        with pytest.raises(ValueError, match="makes a sparse tensor"):
+            x.to_sparse()
         assert values(x) == [[1.0, 1.0]] * 2
 
 

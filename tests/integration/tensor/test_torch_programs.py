@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -174,3 +174,125 @@ def test_a_compiled_function_turns_its_own_tensors_only(pair: ProcMesh) -> None:
 @pytest.mark.parametrize("name", MODULES)
 def test_a_module_has_the_values_and_gradients_of_one_process(pair: ProcMesh, name: str) -> None:
     check(pair, MODULES[name])
+
+
+# --- the default dtype ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def float64_by_default() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def made_by_default() -> list[Any]:
+    whole = torch.arange(1, 4)
+    return [
+        torch.ones(2), torch.full((2,), 0.1), torch.linspace(0, 1, 4), torch.tensor([0.1, 0.2]),
+        whole / 3, whole * 0.1, whole.sqrt(), torch.full((1,), 1j), whole.to(torch.float16) / 3,
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("float64_by_default")
+def test_the_default_dtype_of_the_program_is_that_of_the_ranks(pair: ProcMesh) -> None:
+    check(pair, made_by_default)
+    torch.set_default_dtype(torch.float32)
+    check(pair, made_by_default)
+
+
+# --- numbers as arguments -------------------------------------------------------------------------
+
+
+def zeros_with_a_sign() -> list[Any]:
+    x = torch.full((2,), float("nan"))
+    found = [x.nan_to_num(nan=zero) for zero in (0.0, -0.0, 0.0)]
+    return [*found, *(one.reciprocal() for one in found)]
+
+
+def test_a_zero_keeps_its_sign(pair: ProcMesh) -> None:
+    check(pair, zeros_with_a_sign)
+
+
+# --- complex numbers ------------------------------------------------------------------------------
+
+
+def conjugates() -> list[Any]:
+    x = torch.complex(ramp(3, 2), ramp(3, 2).flip(0))
+    found = [
+        x.conj(), x.conj().imag, x.mH @ x, x.conj() + 1, x.T.conj(), x.conj().clone(),
+        x.real * x.imag, (x * x.conj()).real, torch.view_as_real(x), x.conj().abs(),
+    ]  # fmt: skip
+    return [plain_on_ranks(one) for one in found]
+
+
+def plain_on_ranks(tensor: Any) -> Any:
+    return tensor + 0 if tensor.is_neg() else tensor
+
+
+def written_through_conjugates() -> list[Any]:
+    x, y = (torch.complex(ramp(3, 2), ramp(3, 2).flip(0)) for _ in range(2))
+    x.conj().mul_(2j)
+    x.imag.add_(1)
+    y.conj().imag.fill_(5)
+    return [x, y, y.conj()]
+
+
+def transformed() -> list[Any]:
+    x = ramp(4, 6).requires_grad_()
+    y = torch.fft.rfft(x, dim=0)
+    (y * y.conj()).real.sum().backward()
+    return [y, torch.fft.irfft(y, n=4, dim=0), torch.fft.fft2(x), x.grad]
+
+
+@pytest.mark.parametrize("program", [conjugates, written_through_conjugates, transformed])
+def test_complex_numbers_and_their_conjugates(pair: ProcMesh, program: Callable[[], Any]) -> None:
+    check(pair, program)
+
+
+def test_conjugates_travel(pair: ProcMesh) -> None:
+    local = torch.complex(ramp(2), ramp(2) + 3).conj()
+    with pair.activate():
+        x = torch.complex(ramp(2), ramp(2) + 3)
+        found = [
+            x.conj().reduce("gpus", "stack")[1], x.conj().slice_mesh(gpus=0).to_mesh(pair),
+            monarch.to_mesh(local, pair), monarch.remote(lambda x: x.conj())(x),
+        ]  # fmt: skip
+    for rank in range(2):
+        for one in monarch.inspect(found, gpus=rank):
+            assert torch.equal(one, local.resolve_conj())
+
+
+# --- where the elements of a result lie -----------------------------------------------------------
+
+
+def results_with_strides_of_their_own() -> list[Any]:
+    x, matrix = ramp(5, 6, 7), ramp(3, 3).sin()
+    spectrum = torch.fft.rfftn(x)
+    left, _, right = torch.linalg.svd(ramp(2, 3).sin())
+    picture = ramp(2, 3, 6, 6).sin().to(memory_format=torch.channels_last)
+    layer = nn.functional.conv2d(picture, ramp(4, 3, 3, 3).sin())
+    found = [spectrum, torch.fft.irfftn(spectrum), left.abs(), right[:2].abs(), layer]
+    found += [torch.linalg.eigvals(matrix).abs().sort()[0], torch.linalg.solve(matrix, ramp(3, 2))]
+    again = [one.as_strided(one.shape, one.stride(), one.storage_offset()) for one in found]
+    return [*found, *again, *(one.reshape(-1) for one in found), layer.flatten(1)]
+
+
+def test_strides_on_the_ranks_are_those_of_which_views_are_made(pair: ProcMesh) -> None:
+    with pair.activate():
+        made = [plain(one) for one in results_with_strides_of_their_own()]
+    expected = [plain(one) for one in results_with_strides_of_their_own()]
+    half = len(expected) // 3
+    for rank in range(2):
+        found = monarch.inspect(made, gpus=rank)
+        same(found[:half], expected[:half])
+        same(found[half : 2 * half], expected[:half])
+        same(found[2 * half : 3 * half], [one.reshape(-1) for one in expected[:half]])
+        same(found[-1:], [expected[half - 1 - 2].flatten(1)])
+
+
+def test_results_of_functions_lie_as_their_propagation_says(pair: ProcMesh) -> None:
+    turned = monarch.remote(lambda x: x.t(), propagate=lambda x: torch.empty(3, 2))
+    with pair.activate():
+        found = turned(ramp(2, 3)).view(-1)
+    assert monarch.inspect(found).tolist() == ramp(2, 3).t().reshape(-1).tolist()

@@ -14,7 +14,7 @@ from monarch._src.tensor.devices import check_move
 from monarch._src.tensor.regions.recording import refuse, refuse_grad
 from monarch._src.tensor.state.metas import Handle
 from monarch._src.tensor.tensor_errors import DROPPED, place_text
-from monarch._src.tensor.torch_modules import TorchTensor, torch
+from monarch._src.tensor.torch_modules import TorchTensor, torch, with_bits
 
 _make: Any = TorchTensor._make_wrapper_subclass
 
@@ -227,7 +227,7 @@ def wrap(handle: Handle) -> Tensor:
         Tensor, meta.shape, meta.strides, meta.offset, dtype=meta.dtype, device=meta.device
     )
     made.monarch_handle = handle
-    return made
+    return with_bits(made, meta.bits) if meta.bits else made
 
 
 def _unset(*_: Any) -> NoReturn:

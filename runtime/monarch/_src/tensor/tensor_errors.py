@@ -33,6 +33,14 @@ def shape_unknown(name: str) -> RuntimeError:
     )
 
 
+def sparse(name: str) -> ValueError:
+    """An operation that makes a tensor that is not dense."""
+    return ValueError(
+        f"{name} makes a sparse tensor, and tensors of a mesh are dense; run the code on the ranks "
+        "with monarch.remote(function)"
+    )
+
+
 DROPPED = "was dropped, or a tensor that shares its memory was; call drop() after the last use"
 RETURNED = "was borrowed, and its borrow has been dropped; use the tensor that was borrowed"
 

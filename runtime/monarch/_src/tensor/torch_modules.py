@@ -19,6 +19,30 @@ TorchFunctionMode: Any = import_module("torch.overrides").TorchFunctionMode
 pytree: Any = import_module("torch.utils._pytree")
 
 
+CONJUGATED, NEGATED = 1, 2  # how torch reads the values in the memory of a tensor
+
+
+def bits_of(tensor: Any) -> int:
+    """CONJUGATED, NEGATED, both, or 0."""
+    return CONJUGATED * tensor.is_conj() | NEGATED * tensor.is_neg()
+
+
+def with_bits(tensor: Any, bits: int) -> Any:
+    """A new tensor, with these bits set."""
+    if bits & CONJUGATED:
+        torch._C._set_conj(tensor, True)
+    if bits & NEGATED:
+        torch._C._set_neg(tensor, True)
+    return tensor
+
+
+def plain_values(tensor: Any) -> Any:
+    """A tensor whose memory has its values: itself, unless it is conjugated or negated."""
+    if bits_of(tensor):
+        return tensor.resolve_conj().resolve_neg()
+    return tensor
+
+
 def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
     """Apply a function to each leaf of nested lists, tuples and dicts."""
     return pytree.tree_map(function, tree)

@@ -30,6 +30,7 @@ from monarch._src.tensor.operations.result_metas import (
     META,
     Output,
     check_cast,
+    layout_of,
     outputs_of,
     run_on_meta,
     stand_in,
@@ -49,6 +50,7 @@ from monarch._src.tensor.torch_modules import TorchTensor, locally, pytree, torc
 
 MOST_ENTRIES = 1 << 16
 _NUMBERS = frozenset((int, float, bool, complex))
+_default_dtype = torch.get_default_dtype
 _REBUILDS = ("_rebuild_tensor", "_rebuild_tensor_v2")
 
 
@@ -86,7 +88,7 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) ->
     operation = operation_of(func)
     handles: list[Handle] = []
     scalars: list[Any] = []
-    key: list[Any] = [func]
+    key: list[Any] = [func, _default_dtype()]
     try:
         _scan(args, operation.by_type, handles, scalars, key)
         if kwargs:
@@ -196,6 +198,8 @@ def _scan(
             if by_type and by_type[place]:
                 scalars.append(one)
                 key.append(kind)
+            elif kind is float or kind is complex:
+                key.append(repr(one))  # 0.0 and -0.0 are equal, and not the same argument
             else:
                 key.append(one)
                 if kind is not int:
@@ -272,9 +276,16 @@ def _entry(
         stores, kept = (ONE if kept else NOTHING), ()
     else:
         stores = MANY if kept else NOTHING
+    default_dtype = None
+    if any(_is_inexact(one.meta.dtype) for one in outputs):
+        if operation.has_dtype and template_kwargs.get("dtype") is None and not handles:
+            template_kwargs["dtype"] = outputs[0].meta.dtype
+        elif not any(_is_inexact(handle.meta.dtype) for handle in handles):
+            default_dtype = _default_dtype()
     kind = new_kind(
-        operation.name, template_args, tuple(template_kwargs.items()), stores, kept, mutated
-    )
+        operation.name, template_args, tuple(template_kwargs.items()), stores, kept, mutated,
+        default_dtype, tuple(layout_of(one) for one in outputs if one.same < 0),
+    )  # fmt: skip
 
     def unflatten(made: list[Any]) -> Any:
         full = list(leaves)
@@ -284,6 +295,10 @@ def _entry(
 
     leaves = [None if isinstance(leaf, TorchTensor) else leaf for leaf in leaves]
     return Entry(kind, outputs, unflatten)
+
+
+def _is_inexact(dtype: Any) -> bool:
+    return bool(dtype.is_floating_point or dtype.is_complex)
 
 
 def _template(

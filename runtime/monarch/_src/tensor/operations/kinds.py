@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from monarch._src.tensor.state.instructions import NOTHING, ONE, Kind
+from monarch._src.tensor.state.instructions import NOTHING, ONE, Kind, Layout
 
 _numbers = itertools.count(1)
 _own: dict[tuple[Any, ...], Kind] = {}
@@ -14,9 +14,12 @@ _own: dict[tuple[Any, ...], Kind] = {}
 def new_kind(
     operation: str, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...] = (),
     stores: int = ONE, kept: tuple[int, ...] = (), mutated: tuple[int, ...] = (),
+    default_dtype: Any = None, layouts: tuple[Layout | None, ...] = (),
 ) -> Kind:  # fmt: skip
     """A new kind with a number of its own."""
-    return Kind(next(_numbers), operation, args, kwargs, stores, kept, mutated)
+    return Kind(
+        next(_numbers), operation, args, kwargs, stores, kept, mutated, default_dtype, layouts
+    )
 
 
 def own_kind(operation: str, *args: Any, stores: int = ONE, mutated: tuple[int, ...] = ()) -> Kind:

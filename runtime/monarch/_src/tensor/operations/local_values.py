@@ -18,7 +18,7 @@ from monarch._src.tensor.operations.result_metas import CPU, metas
 from monarch._src.tensor.state.metas import Handle, Storage
 from monarch._src.tensor.tensor import Tensor, wrap
 from monarch._src.tensor.tensor_errors import value_needed
-from monarch._src.tensor.torch_modules import torch, without_modes
+from monarch._src.tensor.torch_modules import plain_values, torch, without_modes
 
 MOST_LIFTED_BYTES = 1 << 16
 
@@ -26,7 +26,7 @@ MOST_LIFTED_BYTES = 1 << 16
 def lift(channel: Channel, local: Any, site: int) -> Tensor:
     """Send the values of a local tensor to every rank; the result is contiguous."""
     with without_modes(), torch.no_grad():
-        plain = local.detach().cpu().contiguous()
+        plain = plain_values(local.detach().cpu()).contiguous()
         # An axis of size 1 may have any stride, which reshape(-1) keeps and view refuses.
         plain = plain.as_strided(plain.shape, torch.empty(plain.shape, device="meta").stride())
         data = plain.reshape(-1).view(torch.uint8).numpy().tobytes()

@@ -11,9 +11,11 @@ from monarch._src.tensor.torch_modules import torch
 
 # The only operations whose shapes depend on arguments of type Scalar.
 _SIZED_BY_SCALARS = {"aten::arange", "aten::range"}
-_DATA_DEPENDENT = {"aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal", "aten::item"}
+_DATA_DEPENDENT = {
+    "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal", "aten::item",
+    "aten::allclose",
+}  # fmt: skip
 _LIFTS = {"aten::lift_fresh", "aten::lift"}
-
 # Operations that turn a tensor into a view of its memory, and those that return this view.
 _VIEWS_IN_PLACE = {
     "aten::squeeze_.default": "aten::squeeze.default",
@@ -33,8 +35,8 @@ class Operation:
     """
 
     __slots__ = (
-        "by_type", "func", "functional", "is_check", "is_data_dependent", "is_factory", "is_lift",
-        "kwargs_by_type", "mutated", "mutated_kwargs", "name", "view",
+        "by_type", "func", "functional", "has_dtype", "is_check", "is_data_dependent", "is_factory",
+        "is_lift", "kwargs_by_type", "mutated", "mutated_kwargs", "name", "view",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -58,6 +60,7 @@ class Operation:
         self.is_check = not schema.returns and not any(written)
         self.is_lift = schema.name in _LIFTS
         # Other operations without a tensor, such as those of the profiler, belong to this process.
+        self.has_dtype = any(one.name == "dtype" for one in arguments)
         self.is_factory = any(one.name == "device" for one in arguments)
         view = _VIEWS_IN_PLACE.get(self.name)
         self.view = None if view is None else overload_of(view)

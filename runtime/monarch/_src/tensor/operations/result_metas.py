@@ -11,9 +11,10 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from monarch._src.tensor.opaque import OBJECT, OpaqueRef
+from monarch._src.tensor.state.instructions import Layout
 from monarch._src.tensor.state.metas import Meta, Metas
-from monarch._src.tensor.tensor_errors import reshaped_in_place, shape_unknown
-from monarch._src.tensor.torch_modules import TorchTensor, torch, without_modes
+from monarch._src.tensor.tensor_errors import reshaped_in_place, shape_unknown, sparse
+from monarch._src.tensor.torch_modules import TorchTensor, bits_of, torch, with_bits, without_modes
 
 metas = Metas()
 CPU: Any = torch.device("cpu")
@@ -43,7 +44,7 @@ def meta_of(tensor: Any) -> Meta:
     storage = tensor.untyped_storage()
     return metas.of(
         tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset(), tensor.dtype, CPU,
-        storage.nbytes(),
+        storage.nbytes(), bits_of(tensor),
     )  # fmt: skip
 
 
@@ -51,7 +52,7 @@ def stand_in(meta: Meta) -> Any:
     """A tensor of the meta device with these facts."""
     storage = torch.UntypedStorage(meta.nbytes, device="meta")
     empty = torch.empty(0, dtype=meta.dtype, device="meta")
-    return empty.set_(storage, meta.offset, meta.shape, meta.strides)
+    return with_bits(empty.set_(storage, meta.offset, meta.shape, meta.strides), meta.bits)
 
 
 def run_on_meta(name: str, call: Callable[[list[Any]], Any], inputs: list[Any]) -> Any:
@@ -65,6 +66,9 @@ def run_on_meta(name: str, call: Callable[[list[Any]], Any], inputs: list[Any]) 
             return call(inputs)
         except NotImplementedError:
             pass  # torch has no meta kernel for this operation
+        except RuntimeError as error:
+            if "meta tensor" not in str(error):
+                raise  # otherwise the kernel needs values, of which FakeTensor tells more
         return _run_on_fakes(name, call, inputs)
 
 
@@ -103,6 +107,14 @@ def _run_on_fakes(name: str, call: Callable[[list[Any]], Any], inputs: list[Any]
         ) from error
 
 
+def layout_of(output: Output) -> Layout | None:
+    """The layout of a result with memory of its own; None for another one."""
+    meta = output.meta
+    if meta is OBJECT or output.shares >= 0 or output.shares_output >= 0:
+        return None
+    return Layout(meta.shape, meta.strides, meta.offset, meta.bits)
+
+
 def outputs_of(
     name: str, result: Sequence[Any], inputs: Sequence[Any], before: Sequence[Meta]
 ) -> list[Output]:
@@ -128,6 +140,8 @@ def outputs_of(
         if isinstance(one, OpaqueRef):
             found.append(Output(OBJECT))
             continue
+        if one.layout is not torch.strided:
+            raise sparse(name)
         storage = _storage(one)
         shares = storages.get(storage, -1)
         found.append(Output(meta_of(one), -1, shares, made.get(storage, -1)))

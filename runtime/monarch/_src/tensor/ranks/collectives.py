@@ -20,7 +20,7 @@ from monarch._src.spmd.abortable_store import abortable
 from monarch._src.spmd.rendezvous import FilePlace, TcpPlace, remove_file, store_at
 from monarch._src.spmd.torch_modules import distributed_c10d
 from monarch._src.tensor.state.instructions import Failure, Kind
-from monarch._src.tensor.torch_modules import torch
+from monarch._src.tensor.torch_modules import plain_values, torch
 
 TIMEOUT = timedelta(seconds=1800)
 TOLD_BYTES = 4096  # of a failure
@@ -198,7 +198,7 @@ class Collectives:
 def _bytes_of(value: Any) -> Any:
     """The bytes of a tensor, which every backend can send; a view if it is contiguous."""
     # An axis of size 1 may have any stride, which reshape(-1) keeps and view refuses.
-    return value.contiguous().as_strided((value.numel(),), (1,)).view(torch.uint8)
+    return plain_values(value).contiguous().as_strided((value.numel(),), (1,)).view(torch.uint8)
 
 
 def _exchange(group: Any, flag: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from monarch._src.tensor.operations.operation import overload_of
@@ -25,6 +26,8 @@ def call_of(kind: Kind, device: Any = None) -> Call:
     Raises:
         AttributeError: the torch of this rank has no such operation.
     """
+    if kind.default_dtype is not None:
+        return _with_default_dtype(call_of(replace(kind, default_dtype=None), device), kind)
     func = overload_of(kind.operation)
     schema = func._schema
     if kind.operation in _KEEP_FOR_BACKWARD:
@@ -53,6 +56,23 @@ def call_of(kind: Kind, device: Any = None) -> Call:
         return func(*filled)
 
     return call
+
+
+def _with_default_dtype(call: Call, kind: Kind) -> Call:
+    """The function, run with the default dtype of the client where this rank has another."""
+    dtype = kind.default_dtype
+
+    def run(inputs: list[Any], scalars: tuple[Any, ...]) -> Any:
+        own = torch.get_default_dtype()
+        if own is dtype:
+            return call(inputs, scalars)
+        torch.set_default_dtype(dtype)
+        try:
+            return call(inputs, scalars)
+        finally:
+            torch.set_default_dtype(own)
+
+    return run
 
 
 def filled(template: Sequence[Any], inputs: list[Any], scalars: tuple[Any, ...]) -> list[Any]:

@@ -13,7 +13,7 @@ import pickle
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from monarch._src.actor.errors.frames import IN_RUNTIME
 from monarch._src.spmd.rank_watch import reason_of
@@ -21,6 +21,7 @@ from monarch._src.tensor.opaque import OpaqueRef
 from monarch._src.tensor.packing import unpacked
 from monarch._src.tensor.ranks.collectives import Collectives, Poisoned
 from monarch._src.tensor.ranks.compiled_kinds import Call, call_of
+from monarch._src.tensor.ranks.memory_layouts import laid_out, leaves_of
 from monarch._src.tensor.state.instructions import (
     MANY,
     ONE,
@@ -31,7 +32,13 @@ from monarch._src.tensor.state.instructions import (
     Slot,
 )
 from monarch._src.tensor.state.regions import RecordedRegion
-from monarch._src.tensor.torch_modules import TorchTensor, map_tree, pytree, torch
+from monarch._src.tensor.torch_modules import (
+    TorchTensor,
+    map_tree,
+    plain_values,
+    pytree,
+    torch,
+)
 
 log = logging.getLogger("monarch.tensor")
 LONGEST_TEXT = 1 << 14  # characters
@@ -141,7 +148,7 @@ class Runner:
         kind = self._kinds[number]
         own = self._own.get(kind.operation)
         if own is None:
-            found = call_of(kind, self._device)
+            found = self._laid_out(kind, call_of(kind, self._device))
         else:
             run = own
 
@@ -151,6 +158,28 @@ class Runner:
             found = run_own
         self._calls[number] = found
         return found
+
+    def _laid_out(self, kind: Kind, call: Call) -> Call:
+        """The function whose results lie in memory as the client has it.
+
+        Strides of views come from the client. Torch's kernels for shapes give other strides than
+        those for values here and there, for the same inputs always. So only the first run looks.
+        """
+        places = kind.kept if kind.stores == MANY else (0,)
+        own = [(at, one) for at, one in zip(places, kind.layouts, strict=False) if one is not None]
+        if not own:
+            return call
+
+        def again(inputs: list[Any], scalars: tuple[Any, ...]) -> Any:
+            return laid_out(call(inputs, scalars), own)
+
+        def first(inputs: list[Any], scalars: tuple[Any, ...]) -> Any:
+            result = call(inputs, scalars)
+            found = laid_out(result, own)
+            self._calls[kind.number] = call if found is result else again
+            return found
+
+        return first
 
     def _failure(
         self, kind: Kind, inputs: list[Any], scalars: tuple[Any, ...], site: int,
@@ -254,7 +283,7 @@ class Runner:
         return found
 
     def _remote(self, kind: Kind, inputs: list[Any], scalars: tuple[Any, ...]) -> Any:
-        number, packed, told, places = scalars
+        number, packed, told, places, layouts = scalars
         result = self._run_function(number, packed, inputs)
         leaves = [one for one in pytree.tree_leaves(result) if isinstance(one, KEPT)]
         found = [facts_of(one) for one in leaves]
@@ -263,11 +292,12 @@ class Runner:
                 f"the function has returned {_texts(found)}, and its propagation said "
                 f"{_texts(told)}; correct propagate=..., or use propagate='inspect'"
             )
-        return [self._kept(leaves[place]) for place in places]
+        kept = [self._kept(leaves[place]) for place in places]
+        return laid_out(kept, [(at, one) for at, one in enumerate(layouts) if one is not None])
 
     def _kept(self, leaf: Any) -> Any:
         """A tensor or object of a result, as this rank keeps it."""
-        return leaf if isinstance(leaf, OpaqueRef) else self._placed(leaf.detach())
+        return leaf if isinstance(leaf, OpaqueRef) else self._placed(plain_values(leaf.detach()))
 
     def _remote_unknown(self, kind: Kind, inputs: list[Any], scalars: tuple[Any, ...]) -> Result:
         number, packed = scalars
@@ -362,14 +392,6 @@ def _explained(error: RuntimeError) -> Exception:
         "rank: tensor.slice_mesh(...)"
     )
     return told.with_traceback(None)
-
-
-def leaves_of(result: Any) -> list[Any]:
-    """The results of an operation in order. A None among them is a leaf too, as in the client."""
-    if type(result) is list:
-        return cast("list[Any]", result)
-    found: list[Any] = pytree.tree_leaves(result)
-    return found
 
 
 def filled_tree(tree: Any, inputs: list[Any]) -> Any:

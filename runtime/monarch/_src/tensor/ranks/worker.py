@@ -99,7 +99,7 @@ class TensorWorker(Actor):
 
         From a GPU it comes to the CPU, since the client need not have a GPU.
         """
-        value = value.cpu()
+        value = value.cpu().resolve_conj().resolve_neg()
         nbytes = value.numel() * value.element_size()
         if 0 < nbytes <= MOST_AS_BYTES:
             # An axis of size 1 may have any stride, which reshape(-1) keeps and view refuses.

@@ -22,6 +22,7 @@ from monarch._src.tensor.operations.kinds import kind_with_outputs, own_kind
 from monarch._src.tensor.operations.result_metas import (
     CPU,
     Output,
+    layout_of,
     meta_of,
     metas,
     outputs_of,
@@ -33,7 +34,14 @@ from monarch._src.tensor.sites import sites
 from monarch._src.tensor.state.instructions import NOTHING, Failure, Slot
 from monarch._src.tensor.state.metas import Handle, Meta, Storage
 from monarch._src.tensor.tensor import wrap
-from monarch._src.tensor.torch_modules import TorchTensor, map_tree, pytree, torch, without_modes
+from monarch._src.tensor.torch_modules import (
+    TorchTensor,
+    map_tree,
+    plain_values,
+    pytree,
+    torch,
+    without_modes,
+)
 from monarch._src.tensor.trees import Tree, put_together, taken_apart
 
 Propagate: TypeAlias = "Literal['cached', 'inspect'] | Callable[..., Any] | None"
@@ -53,6 +61,7 @@ class Propagated:
             None if output.meta is OBJECT else (output.meta.shape, output.meta.dtype)
             for output in outputs
         )
+        self.layouts = tuple(layout_of(output) for output in outputs if output.same < 0)
 
 
 class Remote:
@@ -176,7 +185,7 @@ class Remote:
         count = len([output for output in known.outputs if output.same < 0])
         kind = kind_with_outputs("monarch::remote", count)
         places = [place for place, output in enumerate(known.outputs) if output.same < 0]
-        scalars = (number, arguments, known.told, places)
+        scalars = (number, arguments, known.told, places, known.layouts)
         first = channel.record(kind, tuple(numbers), scalars, site, len(arguments))
         return self._result(channel, found, known, first)
 
@@ -226,7 +235,7 @@ class Remote:
             args, kwargs = put_together(found.tree, inputs)
             try:
                 with mode:
-                    result = function(*args, **kwargs)
+                    result = map_tree(_plain, function(*args, **kwargs))  # as ranks keep them
             except (
                 fakes.DynamicOutputShapeException,
                 fakes.DataDependentOutputException,
@@ -294,6 +303,10 @@ def _meta(facts: tuple[Any, ...]) -> Meta:
 
 def _wrapped(handle: Handle) -> Any:
     return on_ranks(handle) if handle.meta is OBJECT else wrap(handle)
+
+
+def _plain(one: Any) -> Any:
+    return plain_values(one) if isinstance(one, TorchTensor) else one
 
 
 def _is_slot(one: Any) -> bool:

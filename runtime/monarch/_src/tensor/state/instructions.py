@@ -6,7 +6,7 @@ An `Instruction` is a tuple, since programs make tens of thousands of them in a 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 Instruction: TypeAlias = "tuple[int, tuple[int, ...], int, tuple[Any, ...], int]"
 """Kind; numbers of the input tensors; number of the first output; scalars; call site."""
@@ -28,13 +28,24 @@ class Value:
     place: int
 
 
+class Layout(NamedTuple):
+    """The place of the elements of a tensor in its memory. `bits`: as of its `Meta`."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    bits: int
+
+
 @dataclass(frozen=True)
 class Kind:
     """An operation with its arguments, except tensors and scalars. Sent to a rank once.
 
     `operation`: `aten::add.Tensor`, or a name of the runner. `stores`: NOTHING, ONE, or MANY
     outputs; of many, `kept` has the places of the new tensors. `mutated`: the inputs, by slot, that
-    the operation writes to.
+    the operation writes to. `default_dtype`: torch's default dtype in the client, if the dtype of
+    the result comes from it. `layouts`: of each output, as the client has it; None for one that
+    shares memory with another tensor.
     """
 
     number: int
@@ -44,6 +55,8 @@ class Kind:
     stores: int = ONE
     kept: tuple[int, ...] = ()
     mutated: tuple[int, ...] = ()
+    default_dtype: Any = None
+    layouts: tuple[Layout | None, ...] = ()
 
     @property
     def outputs(self) -> int:

@@ -10,13 +10,16 @@ from typing import Any
 
 
 class Meta:
-    """Shape, strides, offset in the storage, dtype, device, and bytes of the storage."""
+    """Shape, strides, offset in the storage, dtype, device, and bytes of the storage.
 
-    __slots__ = ("device", "dtype", "nbytes", "offset", "shape", "strides")
+    `bits`: 1 if torch reads the values in the storage as conjugated, 2 if as negated, or both.
+    """
+
+    __slots__ = ("bits", "device", "dtype", "nbytes", "offset", "shape", "strides")
 
     def __init__(
         self, shape: tuple[int, ...], strides: tuple[int, ...], offset: int, dtype: Any,
-        device: Any, nbytes: int,
+        device: Any, nbytes: int, bits: int = 0,
     ) -> None:  # fmt: skip
         self.shape = shape
         self.strides = strides
@@ -24,6 +27,7 @@ class Meta:
         self.dtype = dtype
         self.device = device
         self.nbytes = nbytes
+        self.bits = bits
 
     def __repr__(self) -> str:
         return f"<Meta {self.dtype} {list(self.shape)} of {self.nbytes} bytes>"
@@ -37,10 +41,10 @@ class Metas:
 
     def of(
         self, shape: tuple[int, ...], strides: tuple[int, ...], offset: int, dtype: Any,
-        device: Any, nbytes: int,
+        device: Any, nbytes: int, bits: int = 0,
     ) -> Meta:  # fmt: skip
         """The one meta of these facts."""
-        key = (shape, strides, offset, dtype, device, nbytes)
+        key = (shape, strides, offset, dtype, device, nbytes, bits)
         found = self._known.get(key)
         if found is None:
             found = self._known.setdefault(key, Meta(*key))
