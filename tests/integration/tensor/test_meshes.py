@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -195,6 +196,58 @@ def test_gradients_pass_a_reduce_as_a_function_says(square: ProcMesh) -> None:
         weight = torch.ones(2, requires_grad=True)
         summed(weight * number(square)).sum().backward()
     assert on_all(weight.grad) == [[0.0] * 2, [2.0] * 2, [4.0] * 2, [6.0] * 2]
+
+
+def test_a_copy_may_go_to_another_stream(square: ProcMesh) -> None:
+    comm = monarch.Stream("comm")
+    rank = number(square)
+    there = rank.to_mesh(square, stream=comm)
+    rank.add_(10)
+    with comm.activate(), square.activate():
+        found = there + torch.ones(())
+    assert on_all(found) == [1.0, 2.0, 3.0, 4.0]
+    across = monarch.to_mesh([rank.slice_mesh(tp=1)], square.slice(tp=0), comm)[0]
+    assert on_all(across) == [11.0, 13.0]
+    assert "stream 'comm'" in repr(across)
+    local = monarch.to_mesh(torch.ones(1), square, stream=comm)
+    assert "stream 'comm'" in repr(local)
+
+
+def test_a_part_of_a_tensor_with_gradients_is_refused(square: ProcMesh) -> None:
+    with square.activate():
+        weight = torch.ones(2, requires_grad=True)
+        with pytest.raises(RuntimeError, match=r"slice_mesh has no gradient: slice tensor\.detach"):
+            (weight * 2).slice_mesh(dp=0)
+        with torch.no_grad():
+            assert on_all(weight.slice_mesh(dp=0)) == [[1.0, 1.0]] * 2
+
+
+def test_threads_that_move_tensors_at_once_wait_for_no_one(square: ProcMesh) -> None:
+    left, right = square.slice(tp=0), square.slice(tp=1)
+    size = 1 << 20  # more than a socket holds, so that a send waits for its receiver
+    found: list[Any] = []
+
+    def move(start: Any, there: ProcMesh, back: ProcMesh) -> None:
+        tensor = start
+        for _ in range(6):
+            tensor = tensor.to_mesh(there).to_mesh(back)
+        found.append(monarch.inspect(tensor, dp=1)[:2].tolist())
+
+    with square.activate():
+        whole = torch.zeros(size) + number(square)
+    starts = [(whole.slice_mesh(tp=0), right, left), (whole.slice_mesh(tp=1), left, right)] * 2
+    threads = [threading.Thread(target=move, args=start) for start in starts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == [[2.0, 2.0]] * 2 + [[3.0, 3.0]] * 2
+
+
+def test_a_mesh_is_a_table_of_its_ranks(square: ProcMesh) -> None:
+    assert square.to_table() == "dp  tp=0  tp=1\n 0     0     1\n 1     2     3"
+    assert square.slice(dp=1).to_table() == "tp=0  tp=1\n   2     3"
+    assert square.slice(dp=1, tp=0).to_table() == "rank\n   2"
 
 
 def test_ranks_of_two_hosts_combine_their_values(agent_errors: object) -> None:

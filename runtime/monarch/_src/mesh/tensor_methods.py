@@ -87,3 +87,23 @@ class HasTensors(MeshTrait):
     def rank_tensors(self) -> dict[str, Any]:
         """`rank_tensor` of each dim, by its name."""
         return {dim: self.rank_tensor(dim) for dim in self.sizes}
+
+    def to_table(self) -> str:
+        """The ranks of this mesh as text: a column for each index of the last dim.
+
+        Each line has the indices of the other dims, and the ranks there, as numbers of the procs
+        that were spawned together.
+        """
+        *others, last = self.sizes or {"": 1}
+        columns = self.sizes.get(last, 1)
+        ranks = list(self._region.ranks())
+        rows = [[*others, *(f"{last}={index}" if last else "rank" for index in range(columns))]]
+        for first, point in enumerate(self.extent.points()):
+            if first % columns == 0:
+                at = dict(point)
+                rows.append([*(str(at[dim]) for dim in others), *map(str, ranks[first:][:columns])])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join(
+            "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True))
+            for row in rows
+        )

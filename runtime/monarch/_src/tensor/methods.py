@@ -250,18 +250,27 @@ def slice_mesh(tensors: Any, **dims: Any) -> Any:
     """The same tensors on a part of their mesh, selected as `mesh.slice` does. Nothing is sent.
 
     The parts share the memory of the tensors on the ranks that are selected.
+
+    Raises:
+        TypeError, IndexError: no such dim, or no such coordinate.
+        RuntimeError: autograd would have to pass through it.
     """
     if type(tensors) is not Tensor:
         return map_tree(
             lambda one: slice_mesh(one, **dims) if type(one) is Tensor else one, tensors
         )
     handle = _usable(tensors, "slice_mesh")
+    if tensors.requires_grad and torch.is_grad_enabled():
+        raise RuntimeError(
+            "slice_mesh has no gradient: slice tensor.detach(), or say how gradients pass through "
+            "it with monarch.grad_function"
+        )
     channel = cast(Channel, handle.channel)
     part = cast(Driver, channel.driver).channel(channel.mesh.slice(**dims), channel.stream)
     return wrap(Handle(handle.number, handle.meta, handle.storage, part, handle))
 
 
-def to_mesh(tensors: Any, mesh: ProcMesh) -> Any:
+def to_mesh(tensors: Any, mesh: ProcMesh, stream: Any = None) -> Any:
     """Copy tensors to the ranks of another mesh.
 
     `mesh` and the mesh of a tensor have to be of the same procs. Each rank of `mesh` gets the value
@@ -272,6 +281,8 @@ def to_mesh(tensors: Any, mesh: ProcMesh) -> Any:
     Args:
         tensors: a tensor, or nested lists, tuples and dicts of tensors.
         mesh: the mesh that gets them.
+        stream: the `monarch.Stream` that the copies belong to; None: that of each tensor, and the
+            active one for a local tensor.
 
     Raises:
         ValueError: the dims do not fit; the meshes are of different procs.
@@ -280,15 +291,15 @@ def to_mesh(tensors: Any, mesh: ProcMesh) -> Any:
     """
     if not isinstance(tensors, TorchTensor):
         return map_tree(
-            lambda one: to_mesh(one, mesh) if isinstance(one, TorchTensor) else one, tensors
+            lambda one: to_mesh(one, mesh, stream) if isinstance(one, TorchTensor) else one, tensors
         )
     site = _site()
     if type(tensors) is not Tensor:
-        target = channel_of(mesh, active_stream())
+        target = channel_of(mesh, active_stream() if stream is None else stream.name)
         return lift(target, tensors, site).requires_grad_(tensors.requires_grad)
     handle = _usable(tensors, "to_mesh")
     source = cast(Channel, handle.channel)
-    target = channel_of(mesh, source.stream)
+    target = channel_of(mesh, source.stream if stream is None else stream.name)
     if source is target:
         return tensors
     refuse("to_mesh()", "move tensors before or after the call")
@@ -312,10 +323,12 @@ def to_mesh(tensors: Any, mesh: ProcMesh) -> Any:
     for rank, origin in pairs.items():
         if rank != origin:
             targets.setdefault(origin, []).append(rank)
-    kind = own_kind("monarch::send", group, stores=NOTHING)
-    source.record(kind, (handle.number,), (targets,), site)
-    kind = own_kind("monarch::receive", group, dtype, shape)
-    number = target.record(kind, (), (pairs, handle.number), site)
+    send = own_kind("monarch::send", group, stores=NOTHING)
+    receive = own_kind("monarch::receive", group, dtype, shape)
+    # Were a move of another thread in between, ranks could wait for each other in a cycle.
+    with source.driver.lock:
+        source.record(send, (handle.number,), (targets,), site)
+        number = target.record(receive, (), (pairs, handle.number), site)
     return _new(target, number, shape, dtype)
 
 

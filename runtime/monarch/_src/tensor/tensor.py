@@ -164,9 +164,12 @@ class Tensor(TorchTensor):
         """`reduce`, and write the result into this tensor, whose shape has to fit."""
         return _methods.reduce_(self, dims, reduction, scatter, mesh)
 
-    def to_mesh(self, mesh: Any) -> Tensor:
-        """Copy this tensor to the ranks of another mesh. See `monarch.to_mesh`."""
-        return _methods.to_mesh(self, mesh)
+    def to_mesh(self, mesh: Any, stream: Any = None) -> Tensor:
+        """Copy this tensor to the ranks of another mesh, or to another stream.
+
+        See `monarch.to_mesh`.
+        """
+        return _methods.to_mesh(self, mesh, stream)
 
     def slice_mesh(self, **dims: Any) -> Tensor:
         """The same tensor on a part of its mesh, selected as `mesh.slice` does. Nothing is sent."""

@@ -7,6 +7,7 @@ on. A tensor belongs to a channel, and an operation takes tensors of one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from monarch._src.actor.future import Future
@@ -37,6 +38,11 @@ class Recorder(Protocol):
     @property
     def device(self) -> str:
         """Where the tensors of the procs are: `"cpu"` or `"cuda"`."""
+        ...
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        """Held while an instruction is recorded. Its holder records several in a row."""
         ...
 
     def use_device(self, device: str) -> None:

@@ -56,7 +56,7 @@ class Driver:
         payload = constructor_payload(TensorWorker, (), {}, extra_payloads(self.whole))
         self.workers: Any = self.whole._spawn_on(NAME, actor_class(TensorWorker), payload, skip)  # pyright: ignore[reportPrivateUsage]
         self._channels: dict[tuple[Region, str], Channel] = {}
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._next = 1
         self.device = "cpu"  # where the ranks have the tensors: there, or on "cuda"
         self._open: Channel | None = None
@@ -82,7 +82,7 @@ class Driver:
     def channel(self, mesh: ProcMesh, stream: str = MAIN) -> Channel:
         """The channel of a stream on that mesh or slice."""
         region = mesh._region  # pyright: ignore[reportPrivateUsage]
-        with self._lock:
+        with self.lock:
             found = self._channels.get((region, stream))
             if found is None:
                 workers = self.workers._new_with_region(region)
@@ -92,7 +92,7 @@ class Driver:
 
     def channels(self) -> list[Channel]:
         """All channels."""
-        with self._lock:
+        with self.lock:
             return list(self._channels.values())
 
     def use_device(self, device: str) -> None:
@@ -108,7 +108,7 @@ class Driver:
             raise device_is_chosen(device, self.whole.name, self.device)
         asked = self.ask_all(self.channel(self.whole), "use_device", (device,))
         check_devices(asked.get(), self.whole.name)
-        with self._lock:
+        with self.lock:
             self.device = device
             for channel in self._channels.values():
                 channel.batches.device = device
@@ -120,7 +120,7 @@ class Driver:
         site: int, nbytes: int,
     ) -> int:  # fmt: skip
         """See `Channel.record`."""
-        with self._lock:
+        with self.lock:
             if self._open is not channel:
                 self._flush()
                 self._open = channel
@@ -153,7 +153,7 @@ class Driver:
     ) -> Future[Any]:  # fmt: skip
         """Ask the worker at a point for tensors, in one message with the instructions that wait."""
         refuse_values()
-        with self._lock:
+        with self.lock:
             if self._open is not channel or not channel.batches.has_work or channel.error:
                 return self.ask(channel, point, "fetch", (numbers,), read)
             position = channel.region.extent.point(**point).rank
@@ -181,7 +181,7 @@ class Driver:
         refuse_values()
         if self.stopped is not None:
             channel.check()
-        with self._lock:
+        with self.lock:
             self._flush()
             worker = channel.workers.slice(**point)
             return getattr(worker, endpoint).start(args, {}, partial(ShardCall, read))
@@ -190,7 +190,7 @@ class Driver:
         """Call all workers of a channel, once they have run all recorded instructions."""
         refuse_values()
         channel.check()
-        with self._lock:
+        with self.lock:
             self._flush()
             return getattr(channel.workers, endpoint).call(*args)
 
@@ -235,7 +235,7 @@ class Driver:
         if _held:
             return
         try:
-            with self._lock:
+            with self.lock:
                 self._flush()
                 for channel in list(self._channels.values()):
                     if channel.batches.has_dead and channel.error is None:

@@ -67,8 +67,9 @@ def _made(channels: Sequence[Channel], own: Any, layout: Layout, site: int) -> i
     first = channels[0]
     number, place = new_group(channels)
     kind = own_kind("monarch::make_group", stores=NOTHING)
-    for channel in channels:
-        channel.record(kind, (), (number, place, layout), site)
+    with first.driver.lock:  # ranks join groups in one order, whatever other threads record
+        for channel in channels:
+            channel.record(kind, (), (number, place, layout), site)
     first.groups[own] = number
     return number
 

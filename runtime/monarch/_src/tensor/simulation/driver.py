@@ -28,14 +28,14 @@ class SimulatedDriver:
         self.whole = whole
         self.device = "cpu"
         self.stopped: str | None = None
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._next = 1
         self._channels: dict[tuple[Region, str], Channel] = {}
         self._ranks: dict[Region, tuple[int, ...]] = {}
 
     def channel(self, mesh: Any, stream: str = MAIN) -> Channel:
         """The channel of a stream on the mesh or a slice of it."""
-        with self._lock:
+        with self.lock:
             key = mesh._region, stream
             found = self._channels.get(key)
             if found is None:
@@ -44,7 +44,7 @@ class SimulatedDriver:
 
     def use_device(self, device: str) -> None:
         """Have tensors say that they are on `"cpu"` or `"cuda"`."""
-        with self._lock:
+        with self.lock:
             self.device = device
             for channel in self._channels.values():
                 channel.batches.device = device
@@ -54,7 +54,7 @@ class SimulatedDriver:
         site: int, nbytes: int,
     ) -> int:  # fmt: skip
         """See `Channel.record`."""
-        with self._lock, locally(), torch.no_grad():
+        with self.lock, locally(), torch.no_grad():
             self.free_dead()
             first = self._next
             self._next += kind.outputs
@@ -67,7 +67,7 @@ class SimulatedDriver:
 
     def free_dead(self) -> None:
         """Free the tensors to which the program has no reference left."""
-        with self._lock:
+        with self.lock:
             for channel in self._channels.values():
                 if channel.batches.has_dead:
                     for number in channel.batches.take().dead:
