@@ -178,6 +178,9 @@ def test_what_cannot_be_combined_is_refused_before_it_is_sent(square: ProcMesh) 
         x.to(torch.int64).reduce("dp", "avg")
     with pytest.raises(ValueError, match=r"cannot combine values of torch\.bool"):
         (x > 1).reduce("dp")
+    for dtype, instead in ((torch.complex64, "view_as_real"), (torch.float8_e4m3fn, "float32")):
+        with pytest.raises(ValueError, match=rf"cannot combine values of {dtype}; .*{instead}"):
+            x.to(dtype).reduce("dp")
     with pytest.raises(ValueError, match="out has shape"):
         x.reduce("dp", "stack", out=x)
     with pytest.raises(RuntimeError, match=r"monarch\.grad_function"):

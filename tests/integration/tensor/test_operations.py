@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -310,10 +311,11 @@ NEEDS = {
     "format": lambda x: f"{x[1]:.1f}",
     "equal": lambda x: torch.equal(x, x * 1),
     "is_nonzero": lambda x: x[0].is_nonzero(),
+    "dlpack": lambda x: np.from_dlpack(x).tolist(),
 }  # fmt: skip
 READ = {
     "item": 2.0, "float": 2.0, "int": 2, "tolist": [1.0, 2.0], "numpy": [1.0, 2.0], "bool": True,
-    "format": "2.0", "equal": True, "is_nonzero": True,
+    "format": "2.0", "equal": True, "is_nonzero": True, "dlpack": [1.0, 2.0],
 }  # fmt: skip
 
 
@@ -373,3 +375,33 @@ def test_the_explorer_reads_the_memory_of_each_rank(pair: ProcMesh) -> None:
     texts = dict(worker.attributes)
     assert texts["int16 on cpu"] == "2, 512.0 KiB"
     assert int(texts["tensors"].split(",")[0]) >= 2
+
+
+def test_a_result_is_written_into_a_tensor_of_its_shape(pair: ProcMesh) -> None:
+    with pair.activate():
+        x = torch.arange(6.0).reshape(2, 3)
+        found, place = torch.zeros(2), torch.zeros(2, dtype=torch.int64)
+        whole = torch.zeros(4, 3, dtype=torch.float64)
+        torch.max(x, 1, out=(found, place))
+        torch.mul(x, 2, out=whole[1:3])
+        with pytest.raises(ValueError, match="with the shape of the result"):
+            torch.add(x, 1, out=torch.empty(0))
+    assert values(found) == [[2.0, 5.0]] * 2
+    assert values(place) == [[2, 2]] * 2
+    assert values(whole)[1] == [[0.0] * 3, [0.0, 2.0, 4.0], [6.0, 8.0, 10.0], [0.0] * 3]
+
+
+def test_a_number_as_a_tensor_stays_local_and_says_how_to_make_it_on_the_ranks(
+    pair: ProcMesh,
+) -> None:
+    with pair.activate():
+        step, x = torch.tensor(0.5), torch.ones(2)
+        with pytest.raises(ValueError, match=r"torch\.full\(\(\), number\)"):
+            step += x.sum()
+        with pytest.raises(ValueError, match=r"a = a \+ b"):
+            torch._foreach_add_([torch.zeros(2, device="cpu")[:], monarch.inspect(x)], [x, x])
+        scale = torch.full((), 0.5, requires_grad=True)
+        optimizer = torch.optim.SGD([scale], 0.1)
+        (x * scale).sum().backward()
+        optimizer.step()
+    assert values(scale.detach())[1] == pytest.approx(0.3)

@@ -225,9 +225,14 @@ def _checked(tensor: Tensor, reduction: str, scatter: bool, size: int) -> tuple[
         )
     dtype, shape = tensor.dtype, tuple(tensor.shape)
     if reduction != "stack" and dtype not in _COMBINED:
+        instead = "tensor.to(torch.int32)"
+        if dtype.is_complex:
+            instead = "torch.view_as_real(tensor)"
+        elif dtype.is_floating_point:
+            instead = "tensor.to(torch.float32)"
         raise ValueError(
-            f"ranks cannot combine values of {dtype}; convert them first, as in "
-            f"tensor.to(torch.int32), or use reduction='stack'"
+            f"ranks cannot combine values of {dtype}; convert them first, as in {instead}, or use "
+            "reduction='stack'"
         )
     if reduction == "avg" and not dtype.is_floating_point:
         raise ValueError(f"avg needs floating point, and the tensor has {dtype}; use sum")

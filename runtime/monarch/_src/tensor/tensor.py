@@ -183,6 +183,10 @@ class Tensor(TorchTensor):
         """The values of the first rank; refused without `configure(tensor_item="fetch")`."""
         return _methods.values_of_first_rank(self, "tolist()").tolist()
 
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
+        """The values of the first rank; refused without `configure(tensor_item="fetch")`."""
+        return _methods.values_of_first_rank(self, "__dlpack__()").__dlpack__(*args, **kwargs)
+
     def __bool__(self) -> bool:
         return bool(_methods.values_of_first_rank(self, "bool()"))
 

@@ -79,8 +79,14 @@ def too_large(nbytes: int, most: int) -> ValueError:
     )
 
 
-def local_written(name: str) -> ValueError:
-    """A local tensor that would be written with values of a mesh."""
+def local_written(name: str, is_number: bool) -> ValueError:
+    """A local tensor that would be written with values of a mesh. `is_number`: it is 0-dim."""
+    if is_number:
+        return ValueError(
+            f"{name} writes values of the ranks into a local tensor: torch.tensor(number) stays "
+            "local, also while a mesh is active; make it with torch.full((), number) there, or "
+            "write `a = a + b` in place of `a += b`"
+        )
     return ValueError(
         f"{name} writes values of the ranks into a local tensor; write `a = a + b` in place of "
         "`a += b`, or make the local tensor on the mesh with monarch.to_mesh(tensor, mesh)"
@@ -96,7 +102,13 @@ def on_gpus_only(name: str, device: Any) -> ValueError:
 
 
 def reshaped_in_place(name: str) -> ValueError:
-    """An in-place operation that changes the shape of a tensor."""
+    """An operation that changes the shape of a tensor that it writes to."""
+    if "out" in name.rpartition(".")[2]:
+        return ValueError(
+            f"{name} writes its result into the tensor of out=, which has another shape, and "
+            "tensors of a mesh keep theirs; make it with the shape of the result, or leave out= "
+            "away"
+        )
     return ValueError(
         f"{name} changes the shape of a tensor in place, which tensors of a mesh cannot do; use "
         "the operation without the underscore"

@@ -370,8 +370,9 @@ def _with_locals(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, 
         return operation.func(*args, **(kwargs or {}))
     written = [args[at] for at in operation.mutated if at < len(args)]
     written += [one for name, one in (kwargs or {}).items() if name in operation.mutated_kwargs]
-    if any(isinstance(one, TorchTensor) and type(one) is not Tensor for one in written):
-        raise local_written(operation.name)
+    for one in pytree.tree_leaves(written):
+        if isinstance(one, TorchTensor) and type(one) is not Tensor:
+            raise local_written(operation.name, one.dim() == 0)
     site = sites.number(sys._getframe(3))  # pyright: ignore[reportPrivateUsage]
     for place, one in enumerate(leaves):
         if isinstance(one, TorchTensor) and type(one) is not Tensor:
