@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -189,3 +190,100 @@ def test_gradients_are_those_of_one_process(
     with pair.activate():
         made = gradients(steps)
     same(monarch.inspect(made, gpus=1), expected)
+
+
+@settings(max_examples=20)
+@given(steps=STEPS, written=st.integers(0, 30))
+def test_four_ranks_have_the_values_and_the_aliasing_of_one_process(
+    square: ProcMesh, steps: list[Step], written: int
+) -> None:
+    expected = run(steps)
+    with square.activate():
+        made = run(steps)
+        made[written % len(made)].zero_()
+    expected[written % len(expected)].zero_()
+    for point in square.extent.points():
+        same(monarch.inspect(made, dict(point)), expected)
+
+
+# --- operations of several ranks, beside a list of the tensors of all ranks -----------------------
+
+DIMS = (("dp",), ("tp",), ("dp", "tp"), ("tp", "dp"))
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "sum": lambda rows: rows.sum(0),
+    "product": lambda rows: rows.prod(0),
+    "min": lambda rows: rows.amin(0),
+    "max": lambda rows: rows.amax(0),
+    "bor": lambda rows: functools.reduce(torch.bitwise_or, rows.unbind(0)),
+}
+
+
+def group_of(rank: int, dims: tuple[str, ...]) -> list[int]:
+    """The ranks of a square that combine their values with that rank, in order."""
+    at = {"dp": rank // 2, "tp": rank % 2}
+    found = [at]
+    for dim in dims:
+        found = [{**one, dim: index} for one in found for index in range(2)]
+    return [one["dp"] * 2 + one["tp"] for one in found]
+
+
+def moved(ranks: list[Any], name: str, dims: tuple[str, ...], kind: str, n: int) -> list[Any]:
+    """A step of a program on a list of the tensors of four ranks."""
+    made: list[Any] = []
+    for rank in range(4):
+        group = group_of(rank, dims)
+        rows = torch.stack([ranks[one] for one in group])
+        place = group.index(rank)
+        parts = rows.view(len(group), len(group), -1)
+        if name in ("reduce", "reduce_"):
+            made.append(KINDS[kind](rows))
+        elif name == "stack":
+            made.append(rows[n % len(group)])
+        elif name == "scatter":
+            made.append(KINDS[kind](parts)[place].repeat(len(group)))
+        elif name == "exchange":
+            made.append(parts[:, place].reshape(-1))
+        else:
+            made.append(ranks[{"dp": n % 2 * 2 + rank % 2, "tp": rank // 2 * 2 + n % 2}[dims[0]]])
+    return [one % 97 for one in made]
+
+
+def moved_on_mesh(x: Any, name: str, dims: tuple[str, ...], kind: str, n: int) -> Any:
+    """The same step on a mesh."""
+    size = 2 ** len(dims)
+    if name == "reduce":
+        found = x.reduce(dims, kind)
+    elif name == "reduce_":
+        found = monarch.reduce_([x.clone()], dims, kind)[0]
+    elif name == "stack":
+        found = x.reduce(dims, "stack")[n % size]
+    elif name == "scatter":
+        found = x.view(size, -1).reduce(dims, kind, scatter=True).repeat(size)
+    elif name == "exchange":
+        found = x.view(size, -1).reduce_(dims, "stack", scatter=True).view(-1)
+    else:
+        found = x.slice_mesh(**{dims[0]: n % 2}).to_mesh(x.mesh)
+    return found % 97
+
+
+@settings(max_examples=40)
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["reduce", "reduce_", "stack", "scatter", "exchange", "broadcast"]),
+            st.sampled_from(DIMS), st.sampled_from(sorted(KINDS)), st.integers(0, 3),
+        ),
+        max_size=6,
+    )
+)  # fmt: skip
+def test_values_are_combined_and_moved_as_in_a_list_of_all_ranks(
+    square: ProcMesh, steps: list[tuple[str, tuple[str, ...], str, int]]
+) -> None:
+    expected = [torch.arange(4) * 3 + 5 * rank for rank in range(4)]
+    with square.activate():
+        x = torch.arange(4) * 3 + 5 * (2 * square.rank_tensor("dp") + square.rank_tensor("tp"))
+        for step in steps:
+            x = moved_on_mesh(x + square.rank_tensor("tp"), *step)
+            expected = moved([one + rank % 2 for rank, one in enumerate(expected)], *step)
+    found = [monarch.inspect(x, dict(point)) for point in square.extent.points()]
+    assert [one.tolist() for one in found] == [one.tolist() for one in expected]
