@@ -202,7 +202,8 @@ def test_a_mesh_is_active_on_its_thread_only(pair: ProcMesh) -> None:
 
 def test_memory_of_tensors_that_are_gone_is_freed_on_the_ranks(pair: ProcMesh) -> None:
     def held() -> int:
-        found = [one for one in gc.get_objects() if isinstance(one, torch.Tensor)]
+        # Plain ones: libraries have parameters without a size yet, which refuse to tell it.
+        found = [one for one in gc.get_objects() if type(one) is torch.Tensor]
         return sum(one.numel() == 12345 for one in found)
 
     count = monarch.remote(held)
