@@ -289,6 +289,30 @@ def test_the_lives_of_actors_are_always_kept(mesh: ProcMesh, faults: Faults) -> 
     faults.take()
 
 
+def test_actors_that_have_ended_are_told_with_why(mesh: ProcMesh, faults: Faults) -> None:
+    """Monarch's own query for failures."""
+    echo = mesh.slice(gpus=1).spawn("echo", Echo)
+    echo.initialized.get()
+    echo.stop().get()
+    worker = mesh.slice(gpus=1).spawn("worker", Worker)
+    with pytest.raises(SupervisionError):
+        worker.die.call().get()
+    found = ask(
+        "SELECT a.display_name, m.given_name, a.rank, a.proc_rank, a.status, s.reason "
+        "FROM actor_status_events s JOIN actors a ON s.actor_id = a.id "
+        "JOIN meshes m ON a.mesh_id = m.id "
+        "WHERE s.new_status IN ('Stopped', 'Failed') ORDER BY s.timestamp_us"
+    )
+    assert found.rows == (
+        ("workers[gpus=1].echo", "echo", 0, 1, "stopped", "stopped by client"),
+        ("workers[gpus=1].worker", "worker", 0, 1, "failed", "enough"),
+    )
+    assert ask("SELECT count(*) FROM actors WHERE ended_us IS NULL").rows == ((0,),)
+    found = ask("SELECT num_actors, failed_actor_count FROM proc_nodes ORDER BY proc_name")
+    assert found.rows == ((0, 0), (0, 1))
+    faults.take()
+
+
 def test_a_flood_leaves_memory_flat_and_is_told(mesh: ProcMesh) -> None:
     worker = mesh.spawn("worker", Worker)
     start(rows=500)

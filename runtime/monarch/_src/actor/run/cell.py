@@ -132,7 +132,7 @@ class ActorCell:
         HISTORY.actors.add(
             (
                 monotonic_ns(), spec.actor, spec.rank, spec.name, spec.class_name, status,
-                reason[:LONGEST_TEXT],
+                reason[:LONGEST_TEXT], self.point, spec.labels, spec.sizes,
             )
         )  # fmt: skip
 

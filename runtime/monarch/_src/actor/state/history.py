@@ -72,7 +72,10 @@ class Sent(NamedTuple):
 
 
 class ActorEvent(NamedTuple):
-    """A new state of an actor; `mesh` is the uid of its actor mesh."""
+    """A new state of an actor; `mesh` is the uid of its actor mesh.
+
+    `point` are its coordinates as people see them, `labels` and `sizes` the dims of the mesh.
+    """
 
     time_ns: int
     mesh: int
@@ -81,6 +84,9 @@ class ActorEvent(NamedTuple):
     class_name: str
     status: str
     reason: str
+    point: dict[str, int]
+    labels: list[str]
+    sizes: list[int]
 
 
 class EndedSpan(NamedTuple):

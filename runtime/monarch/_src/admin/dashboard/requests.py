@@ -332,6 +332,7 @@ class DashboardRequests:
             row
             for row in rows_of(collected, "actors")
             if (row["proc_mesh_id"], row["proc_rank"]) == (uid, rank)
+            and row.get("ended_us") is None
         ]
         return ActorsMessage([_actor(row, attributes.get(row["name"], [])) for row in here])
 

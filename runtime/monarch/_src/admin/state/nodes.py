@@ -233,8 +233,13 @@ def _procs(rows: Sequence[Row]) -> dict[Reference, _Proc]:
 
 
 def _add_actors(procs: dict[Reference, _Proc], rows: Sequence[Row], as_of: int) -> None:
-    """Add the actors to their procs; a process that only has actors is the client."""
+    """Add the actors to their procs; a process that only has actors is the client.
+
+    Stopped actors are left out, so that a program that spawns many has few nodes.
+    """
     for row in rows:
+        if row.get("ended_us") is not None and row["status"] == "stopped":
+            continue
         session, mesh = str(row["session"]), int(row["proc_mesh_id"])
         place = Reference("proc", session, mesh, int(row["proc_rank"]))
         proc = procs.get(place)

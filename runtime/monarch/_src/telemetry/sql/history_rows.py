@@ -181,7 +181,7 @@ def view_json(region: Any) -> str:
 
 def _actor_status_events(run: Runtime) -> Iterator[Row]:
     place = place_of(run)
-    for time_ns, uid, _, name, class_name, status, reason in HISTORY.actors.all():
+    for time_ns, uid, _, name, class_name, status, reason, *_ in HISTORY.actors.all():
         yield (
             mixed(actor_number(uid, run.name), time_ns), wall_us(time_ns),
             actor_number(uid, run.name), status, reason or None, *place, name, class_name,

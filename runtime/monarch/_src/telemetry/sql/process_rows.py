@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from monarch._src.actor.context import ActorId
 from monarch._src.actor.state.endpoint_metrics import bounds_ns
-from monarch._src.actor.state.history import HISTORY
+from monarch._src.actor.state.history import HISTORY, ActorEvent
 from monarch._src.actor.state.program_metrics import bounds
 from monarch._src.config import settings_with_sources
 from monarch._src.failures.report import at_text
@@ -63,8 +64,31 @@ def _actors(run: Runtime) -> Iterator[Row]:
             wall_us(made[spec.actor]) if spec.actor in made else None, spec.actor, spec.rank,
             str(cell.instance.actor_id), f"{place[1]}{at_text(cell.point)}.{spec.name}", *place,
             pid, spec.name, spec.class_name, status, ", ".join(running) or None,
-            cell.mailbox.queued_calls(),
+            cell.mailbox.queued_calls(), None,
         )  # fmt: skip
+    for end in _ended(run):
+        yield (
+            actor_number(end.mesh, run.name), wall_us(made[end.mesh]) if end.mesh in made else None,
+            end.mesh, end.rank, str(ActorId(run.name, end.mesh, end.name)),
+            f"{place[1]}{at_text(end.point)}.{end.name}", *place, pid, end.name, end.class_name,
+            end.status.lower(), None, 0, wall_us(end.time_ns),
+        )  # fmt: skip
+
+
+def _ended(run: Runtime) -> list[ActorEvent]:
+    """The ends of the actors of this session that have ended, as far as they are remembered.
+
+    A failed actor also stops; its failure is its end.
+    """
+    live = set(run.cells)
+    found: dict[int, ActorEvent] = {}
+    for item in HISTORY.actors.all():
+        event = ActorEvent(*item)
+        if event.mesh in live or event.time_ns < run.begun_ns:
+            continue
+        if event.status in ENDS and event.mesh not in found:
+            found[event.mesh] = event
+    return list(found.values())
 
 
 def _attributes(run: Runtime) -> Iterator[Row]:
@@ -84,6 +108,13 @@ def _meshes(run: Runtime) -> Iterator[Row]:
             yield (
                 spec.actor, None, f"Python<{name}>", spec.name, f"{spec.name}-{spec.actor:x}",
                 shape_json(spec.labels, spec.sizes), spec.mesh, None,
+            )  # fmt: skip
+    for end in _ended(run):
+        if end.rank == 0:
+            name = end.class_name.rpartition(".")[2]
+            yield (
+                end.mesh, None, f"Python<{name}>", end.name, f"{end.name}-{end.mesh:x}",
+                shape_json(end.labels, end.sizes), place_of(run)[0], None,
             )  # fmt: skip
 
 
@@ -202,6 +233,8 @@ def _metric_histograms(run: Runtime) -> Iterator[Row]:
 
 OWN = "monarch.runtime"
 """The scope of metrics that no program has made. Their names are Monarch's."""
+ENDS = frozenset({"Stopped", "Failed"})
+"""The last states of actors."""
 HANDLED = "py_mesages_handled"  # as Monarch writes it
 QUEUED = "actor.message_queue_size"
 

@@ -76,7 +76,8 @@ MESHES = Table(
 )  # fmt: skip
 
 ACTORS = Table(
-    "actors", "The actors of all ranks and of the client, each a row.", Source.PROCESSES,
+    "actors", "The actors of all ranks and of the client, also ended ones, each a row.",
+    Source.PROCESSES,
     ProcessColumns("proc_mesh_id", "proc_mesh", "proc_rank"),
     (
         Column("id", "UBIGINT", "a number for this actor"),
@@ -94,6 +95,7 @@ ACTORS = Table(
         Column("status", "VARCHAR", "idle, processing, failed or stopped"),
         Column("running", "VARCHAR", "the endpoints that run, oldest first; NULL if none"),
         Column("queued", "BIGINT", "the number of calls that wait for it"),
+        Column("ended_us", "BIGINT", "when it stopped or failed; NULL while it lives"),
     ),
 )  # fmt: skip
 

@@ -95,14 +95,14 @@ _VIEWS = (
         (
             _SNAPSHOT, _NODE,
             Column("proc_name", "VARCHAR", "the mesh and the rank"),
-            Column("num_actors", "BIGINT", "the number of actors there"),
+            Column("num_actors", "BIGINT", "the number of actors there that live"),
             Column("stopped_retention_cap", "BIGINT", "always NULL"),
             Column("is_poisoned", "BOOLEAN", "whether the rank has failed"),
             Column("failed_actor_count", "BIGINT", "the number of actors there that have failed"),
         ),
         f"SELECT {_ID}, {_PROC}, mesh || '[' || rank || ']', coalesce(n, 0), NULL::BIGINT, "
         "state = 'failed', coalesce(failed, 0) FROM procs LEFT JOIN (SELECT session, host, "
-        "proc_mesh_id AS mesh_id, proc_rank AS rank, count(*) AS n, "
+        "proc_mesh_id AS mesh_id, proc_rank AS rank, count(*) FILTER (ended_us IS NULL) AS n, "
         "count(*) FILTER (status = 'failed') AS failed FROM actors GROUP BY ALL) "
         "USING (session, host, mesh_id, rank)",
     ),
