@@ -76,6 +76,18 @@ def test_telemetry_may_be_enabled_after_the_state(tmp_path: Path) -> None:
 
 
 def test_the_record_of_a_job_does_not_have_its_telemetry(tmp_path: Path) -> None:
+def test_history_without_retention_is_kept(tmp_path: Path) -> None:
+    """As in Monarch, where 0 means that no row is too old."""
+    job = LocalJob().enable_telemetry(TelemetryConfig(retention_secs=0))
+    state = job.state(tmp_path / "job")
+    procs = state.hosts.spawn_procs({"gpus": 2}, name="trainers")
+    procs.spawn("worker", Worker).step.call().get()
+    rows = state.query_engine_client.query("SELECT count(*) AS n FROM messages", PATIENCE_S)
+    assert rows == {"rows": [{"n": 2}]}
+    procs.stop().get()
+    job.kill()
+
+
     job = LocalJob().enable_telemetry()
     job.dump(tmp_path / "job")
     assert "telemetry" not in (tmp_path / "job").read_text()

@@ -8,6 +8,9 @@ from monarch._src.actor.state.history import MOST_ROWS
 from monarch._src.telemetry.history.record import RETENTION_S, checked_order, record
 from monarch._src.telemetry.sql.missing_rows import MissingRows
 
+WITHOUT_END_S = 999_999_999.0
+"""Longer than a job runs, and accepted by `record`."""
+
 
 @dataclass(frozen=True)
 class TelemetryConfig:
@@ -17,7 +20,8 @@ class TelemetryConfig:
     a query takes its own snapshot, when it runs.
 
     Attributes:
-        retention_secs: how long rows are kept, in seconds; 0: none are kept.
+        retention_secs: how long rows are kept, in seconds; 0: until newer rows need their place, as
+            in Monarch. `monarch.observe.record(0)` switches the history off.
         include_dashboard: also start the admin server with the web page; see
             `JobState.dashboard_url`. dashboard_port: its port on 127.0.0.1; 0: a free one.
         rows: the maximal number of rows of each kind in a process.
@@ -39,4 +43,4 @@ class TelemetryConfig:
 
     def apply(self) -> tuple[MissingRows, ...]:
         """Keep that history from now on; returns the processes that did not confirm in time."""
-        return record(self.retention_secs, self.rows)
+        return record(self.retention_secs or WITHOUT_END_S, self.rows)
