@@ -5,12 +5,13 @@ from __future__ import annotations
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from monarch.actor import Actor, endpoint
 from monarch.config import clear_runtime_config, get_runtime_config
-from monarch.job import LocalJob, TelemetryConfig
+from monarch.job import LocalJob, MeshAdminConfig, TelemetryConfig
 from monarch.observe import Profile, record
 from tests.workers import PATIENCE_S
 
@@ -75,7 +76,6 @@ def test_telemetry_may_be_enabled_after_the_state(tmp_path: Path) -> None:
     job.kill()
 
 
-def test_the_record_of_a_job_does_not_have_its_telemetry(tmp_path: Path) -> None:
 def test_history_without_retention_is_kept(tmp_path: Path) -> None:
     """As in Monarch, where 0 means that no row is too old."""
     job = LocalJob().enable_telemetry(TelemetryConfig(retention_secs=0))
@@ -88,6 +88,7 @@ def test_history_without_retention_is_kept(tmp_path: Path) -> None:
     job.kill()
 
 
+def test_the_record_of_a_job_does_not_have_its_telemetry(tmp_path: Path) -> None:
     job = LocalJob().enable_telemetry()
     job.dump(tmp_path / "job")
     assert "telemetry" not in (tmp_path / "job").read_text()
@@ -114,3 +115,11 @@ def test_wrong_options_are_refused() -> None:
         LocalJob().enable_telemetry(TelemetryConfig(), retention_secs=5)
     with pytest.raises(ValueError, match="dashboard_port=70000"):
         TelemetryConfig(include_dashboard=True, dashboard_port=70000)
+    text: Any = "60"
+    with pytest.raises(TypeError, match="retention_secs='60': give a number"):
+        TelemetryConfig(retention_secs=text)
+    with pytest.raises(TypeError, match="dashboard_port='60': give a number"):
+        TelemetryConfig(dashboard_port=text)
+    number: Any = 1729
+    with pytest.raises(TypeError, match="admin_addr=1729: give 'HOST:PORT' or 'unix:PATH'"):
+        MeshAdminConfig(number)

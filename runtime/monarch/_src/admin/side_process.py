@@ -39,9 +39,16 @@ class MeshAdminConfig:
     Attributes:
         admin_addr: `HOST:PORT` (port 0: a free one) or `unix:PATH`; None: a Unix socket in the
             directory of the session. Beyond loopback the server refuses to start without TLS.
+
+    Raises:
+        TypeError: `admin_addr` is no text.
     """
 
     admin_addr: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.admin_addr, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"admin_addr={self.admin_addr!r}: give 'HOST:PORT' or 'unix:PATH'")
 
 
 @dataclass(frozen=True)

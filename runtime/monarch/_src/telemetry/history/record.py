@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from math import inf
+from numbers import Real
 from pathlib import Path
 
 from monarch._src.actor.runtime import Runtime, runtime_or_none
@@ -55,6 +56,7 @@ def record(
 
     Raises:
         ValueError: a negative, infinite or NaN time, or not 1 to 1,000,000 rows.
+        TypeError: an argument is no number.
     """
     order = checked_order(retention_secs, rows)
     if timeout is not None and not 0 <= timeout < inf:
@@ -69,8 +71,11 @@ def checked_order(retention_secs: float, rows: int, for_s: float = 0.0) -> SetHi
     """The order to keep that.
 
     Raises:
-        ValueError: as `record`.
+        ValueError, TypeError: as `record`.
     """
+    for name, number in (("retention_secs", retention_secs), ("rows", rows)):
+        if not isinstance(number, Real):
+            raise TypeError(f"{name}={number!r}: give a number")
     if not 0 <= retention_secs < 1e9:  # NaN is neither
         raise ValueError(f"retention_secs={retention_secs}: give seconds, at least 0, below 1e9")
     if not 1 <= rows <= MOST_SETTABLE_ROWS:

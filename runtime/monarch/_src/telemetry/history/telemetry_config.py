@@ -27,7 +27,7 @@ class TelemetryConfig:
         rows: the maximal number of rows of each kind in a process.
 
     Raises:
-        ValueError: as `monarch.observe.record`, or no port.
+        ValueError, TypeError: as `monarch.observe.record`, or no port.
     """
 
     retention_secs: float = RETENTION_S
@@ -38,6 +38,8 @@ class TelemetryConfig:
 
     def __post_init__(self) -> None:
         checked_order(self.retention_secs, self.rows)
+        if not isinstance(self.dashboard_port, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"dashboard_port={self.dashboard_port!r}: give a number")
         if not 0 <= self.dashboard_port <= 65535:
             raise ValueError(f"dashboard_port={self.dashboard_port}: give 0 to 65535")
 
