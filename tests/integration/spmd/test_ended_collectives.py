@@ -196,6 +196,22 @@ def test_a_rank_that_dies_before_it_joins_ends_the_joining_of_the_others(
     assert list(actors.slice(gpus=slice(0, 2)).add.call(1.0).get(timeout=60).values()) == [2.0] * 2
 
 
+def test_a_rank_that_dies_before_its_peers_connect_to_it_ends_the_joining_of_the_others(
+    trainers: Trainers, faults: Faults
+) -> None:
+    """Gloo has no connection to that rank, and waits for one until its own time-out."""
+    procs = trainers(gpus=4)
+    actors = on(procs, Trainer)
+    actors.slice(gpus=1).die_before_it_connects.call_one().get(timeout=PATIENCE_S)
+    with ThreadPoolExecutor(1) as pool:
+        joining = pool.submit(procs.init_process_group)
+        with pytest.raises(SupervisionError, match=r"trainers\[gpus=1\] \(pid \d+\) died"):
+            joining.result(timeout=PATIENCE_S)
+    rest = procs.slice(gpus=slice(2, 4))
+    rest.init_process_group()
+    assert list(actors.slice(gpus=slice(2, 4)).add.call(1.0).get(timeout=60).values()) == [2.0] * 2
+
+
 def test_a_rank_that_is_restarted_joins_the_next_group(
     spawn_procs: Callable[..., ProcMesh], gate: GateKeeper
 ) -> None:

@@ -91,6 +91,19 @@ class Trainer(Actor):
         return float(self._sum(1.0))
 
     @endpoint
+    def die_before_it_connects(self) -> None:
+        """Die in the next group once this rank has told its address, and reads that of a peer."""
+        from monarch._src.spmd import gloo_sockets
+
+        calls = iter(range(1000))
+
+        def keep(_value: Any) -> None:
+            if next(calls):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        gloo_sockets._keep = keep
+
+    @endpoint
     def die_when_it_joins(self, gate: Gate) -> None:
         """Have the next `init_process_group` here stand at the gate, and then end the process."""
         import torch.distributed as dist

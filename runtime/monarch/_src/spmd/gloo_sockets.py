@@ -14,6 +14,9 @@ reading only, which gives gloo the end of the stream once it has read what has a
 are kept open when gloo closes its ends, since a peer that still writes would be answered by a
 reset. The next group closes them: its ranks have left the collectives of the one before.
 
+A rank that waits for a peer to connect has no connection to shut down. If that peer has died, gloo
+waits for its time-out. The caller leaves such a group to its thread (`abandoned`).
+
 The C functions are called for addresses: a `socket.socket` on a descriptor of the program would set
 `O_NONBLOCK` on it if there is a default time-out.
 
@@ -29,6 +32,7 @@ import socket
 import stat
 import struct
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,6 +40,9 @@ from monarch._src.spmd.forwarding_store import forwarding_store
 from monarch._src.spmd.torch_modules import distributed_c10d
 
 kept_open: list[int] = []  # descriptors that were shut down
+# The identifiers of threads that make a group which the program no longer waits for. The group must
+# not become the default one of the process, should it be made after all.
+abandoned: set[int] = set()
 # Of the gloo groups of this process: what their ranks have told each other, and their stores, which
 # gloo may use again.
 _told: set[bytes] = set()
@@ -69,6 +76,8 @@ def install() -> None:
             ended, keeping = kept_open.copy(), _keeping(store)
             _stores.append(keeping)
             super().__init__(keeping, *args, **kwargs)  # pyright: ignore[reportUnknownMemberType]
+            if threading.get_ident() in abandoned:
+                raise RuntimeError("the program has not waited for this process group")
             _close(ended)
 
     c10d.ProcessGroupGloo = ProcessGroupGloo

@@ -21,12 +21,14 @@ from typing import Any, TypeVar, cast
 
 from monarch._src.actor.context import current
 from monarch._src.actor.endpoint import Actor, concurrent_endpoint, endpoint
+from monarch._src.errors import CollectiveError
 from monarch._src.mesh.actor_mesh import ActorMesh
 from monarch._src.mesh.device_mesh import (
     forget_device_meshes,
     has_device_mesh,
     keep_device_mesh,
 )
+from monarch._src.spmd import gloo_sockets
 from monarch._src.spmd.abortable_store import abortable
 from monarch._src.spmd.group_plan import CPU, JoinPlan, RankLook, backend_names
 from monarch._src.spmd.rank_watch import RankWatch, call_state, calls_of_dead_ranks, note_open_calls
@@ -49,7 +51,7 @@ log = logging.getLogger("monarch.spmd")
 R = TypeVar("R")
 CHECK_S = 0.005
 LONGEST_CHECK_S = 0.1
-JOINED_S = 5.0
+JOINED_S = 5.0  # within this a join ends after its peer's death, unless gloo waits for that peer
 SETTLE_S = 10.0
 
 
@@ -240,9 +242,31 @@ class GroupMember(Actor):
     async def join(self, plan: JoinPlan) -> None:
         """Make the default process group with all peers, in place of an earlier one."""
         self._first, self._place = plan.first, plan.place
-        await in_thread(self._join, plan, self._renew_watch())
+        watch = self._renew_watch()
+        threads: list[int] = []
+        joining = asyncio.ensure_future(in_thread(self._join, plan, watch, threads))
+        pause_s = CHECK_S
+        while not joining.done():
+            # Another thread sets the event.
+            ended = watch.reason_known.is_set()
+            await asyncio.wait({joining}, timeout=JOINED_S if ended else pause_s)
+            if ended and not joining.done():
+                joining.add_done_callback(_ignore)
+                _leave_to_thread(threads)
+                raise CollectiveError(watch.state.ended or "the process group has ended")
+            pause_s = min(pause_s * 1.5, LONGEST_CHECK_S)
+        joining.result()
 
-    def _join(self, plan: JoinPlan, watch: RankWatch) -> None:
+    def _join(self, plan: JoinPlan, watch: RankWatch, threads: list[int]) -> None:
+        """Join on this thread, whose identifier is added to `threads`."""
+        threads.append(threading.get_ident())
+        try:
+            self._join_here(plan, watch)
+        finally:
+            threads.clear()  # first: another thread may get this identifier
+            gloo_sockets.abandoned.discard(threading.get_ident())
+
+    def _join_here(self, plan: JoinPlan, watch: RankWatch) -> None:
         global _plan, _store
         with _joining:
             dist = torch_distributed()
@@ -318,6 +342,18 @@ async def in_thread(function: Callable[..., R], *args: Any) -> R:
 
     threading.Thread(target=run, name="monarch-process-group", daemon=True).start()
     return await done
+
+
+def _leave_to_thread(threads: list[int]) -> None:
+    """Let the next join begin while that thread still waits for a peer that has died."""
+    global _joining
+    gloo_sockets.abandoned.update(threads)
+    _joining = threading.Lock()
+
+
+def _ignore(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()  # or the loop would report it
 
 
 def _leave_at_exit() -> None:
