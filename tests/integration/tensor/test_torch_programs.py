@@ -1,4 +1,4 @@
-"""Programs of torch give on every rank of a mesh what they give in one process."""
+"""A torch program gives on every rank of a mesh the values that it gives in one process."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ from monarch._src.spmd.elastic.world_group import group_plans_async
 log = logging.getLogger("monarch.spmd")
 LOOK_AGAIN_S = 0.02
 SPAWN_ATTEMPTS = 3
-LEFT_S = 5.0  # for ranks to report what they have, when training has failed
+LEFT_S = 5.0  # for ranks to report their steps, when training has failed
 MOST_PLACES = 4
 
 

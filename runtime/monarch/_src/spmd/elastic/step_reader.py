@@ -77,7 +77,7 @@ class StepReader:
         return self._whys
 
     def look(self, running: Collection[Member]) -> None:
-        """Take what ranks have reported, ask again, and do what is due."""
+        """Take the readings of the ranks, ask for new ones, and end or kill stuck ranks."""
         now = time.monotonic()
         self._take_readings(now)
         if now - self._read_at >= self._every_s:

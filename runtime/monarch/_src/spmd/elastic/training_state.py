@@ -109,7 +109,7 @@ def _rebuilt(value: Any, change: Callable[[Any, Any], Any]) -> Any:
         found = {key: change(key, each) for key, each in given.items()}
         if all(found[key] is each for key, each in given.items()):
             return given
-        # A copy has what is not in the items: the factory of a defaultdict, torch's `_metadata`.
+        # A copy keeps the attributes: the factory of a defaultdict, torch's `_metadata`.
         changed = copy.copy(given)
         for key, each in found.items():
             changed[key] = each

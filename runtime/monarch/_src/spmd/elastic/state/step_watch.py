@@ -77,7 +77,7 @@ class StepWatch:
         return now - self._progress[member][1]
 
     def check(self, running: Collection[Member], now: float) -> End | Kill | None:
-        """What is to be done about the ranks on which the call still runs."""
+        """The next measure against the ranks of `running` that are stuck, or None."""
         if self.stage is Stage.IDLE:
             return None
         stuck = tuple(
