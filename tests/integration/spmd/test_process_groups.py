@@ -148,4 +148,6 @@ def test_a_group_of_the_users_own_code_is_not_replaced(trainers: Trainers) -> No
     actors.make_own_group.call().get(timeout=60)
     with pytest.raises(RuntimeError, match=r"trainers\[gpus=0\] has made a process group"):
         procs.init_process_group()
+    with pytest.raises(RuntimeError, match=r"trainers\[gpus=1\] has made a process group"):
+        procs.slice(gpus=slice(1, 2)).init_process_group()
     assert list(actors.add.call(1.0).get(timeout=60).values()) == [2.0] * 2

@@ -52,12 +52,70 @@ R = TypeVar("R")
 CHECK_S = 0.005
 LONGEST_CHECK_S = 0.1
 JOINED_S = 5.0  # within this a join ends after its peer's death, unless gloo waits for that peer
+# How long a look waits for a join under way. One whose peer has died ends `JOINED_S` after the news
+# of it, which a busy machine brings late.
+TURN_S = 30.0
 SETTLE_S = 10.0
+
+
+class JoinTurn:
+    """Lets one thread of this process join at a time.
+
+    A join that waits in gloo for a dead peer cannot be interrupted. It is left to its thread
+    (`leave_to_thread`), and the next one may begin.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._holder: int | None = None  # the identifier of the thread that joins
+
+    def take(self, *, wait: bool = True) -> bool:
+        """Take the turn for this thread.
+
+        Returns False if another thread has it and `wait` is False.
+
+        Raises:
+            RuntimeError: this thread's join was left to it before its turn came.
+        """
+        own = threading.get_ident()
+        with self._changed:
+            while own not in gloo_sockets.abandoned:
+                if self._holder is None:
+                    self._holder = own
+                    return True
+                if not wait:
+                    return False
+                self._changed.wait()
+        raise RuntimeError("the program has not waited for this process group")
+
+    def end(self) -> None:
+        """End this thread's turn, unless its join has been left to it."""
+        with self._changed:
+            if self._holder == threading.get_ident():
+                self._set_free()
+
+    def leave_to_thread(self, thread: int) -> None:
+        """Let the next join begin while that thread still waits for a peer that has died."""
+        with self._changed:
+            gloo_sockets.abandoned.add(thread)
+            if self._holder == thread:
+                self._set_free()
+            else:
+                self._changed.notify_all()  # it may wait for its turn
+
+    def wait_free(self, timeout_s: float) -> bool:
+        """Wait until no thread joins; returns whether that came within `timeout_s`."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._holder is None, timeout_s)
+
+    def _set_free(self) -> None:
+        self._holder = None
+        self._changed.notify_all()
 
 
 _plan: JoinPlan | None = None  # of the default process group, if a member of this process made it
 _store: Any = None  # of it; torch holds the store's C++ half only
-_joining = threading.Lock()
+_turn = JoinTurn()
 
 
 class GroupMember(Actor):
@@ -216,8 +274,7 @@ class GroupMember(Actor):
             dist = torch_distributed()
         except ModuleNotFoundError as error:
             return RankLook(str(error), host)
-        if _joining.acquire(timeout=JOINED_S):  # a join whose peer has died is about to end
-            _joining.release()
+        is_joining = not _turn.wait_free(TURN_S)
         made, good = dist.is_initialized(), self._watch is not None and self._watch.is_active
         good = good and self._watch is not None and self._watch.state.ended is None
         good = good and self._watch is not None and not self._watch.has_failed
@@ -226,7 +283,7 @@ class GroupMember(Actor):
             tuple(one for one in backends if not dist.is_backend_available(one)),
             tuple(one for one in dist.Backend.backend_list if dist.is_backend_available(one)),
             _gpus(dist), _plan if made and good else None, made and _plan is None,
-            _joining.locked(),
+            is_joining,
             () if self._watch is None else tuple(self._watch.reported.values()),
             bool(calls_of_dead_ranks()),
         )  # fmt: skip
@@ -252,7 +309,8 @@ class GroupMember(Actor):
             await asyncio.wait({joining}, timeout=JOINED_S if ended else pause_s)
             if ended and not joining.done():
                 joining.add_done_callback(_ignore)
-                _leave_to_thread(threads)
+                for thread in threads:
+                    _turn.leave_to_thread(thread)
                 raise CollectiveError(watch.state.ended or "the process group has ended")
             pause_s = min(pause_s * 1.5, LONGEST_CHECK_S)
         joining.result()
@@ -268,7 +326,8 @@ class GroupMember(Actor):
 
     def _join_here(self, plan: JoinPlan, watch: RankWatch) -> None:
         global _plan, _store
-        with _joining:
+        _turn.take()
+        try:
             dist = torch_distributed()
             _leave()
             timeout = timedelta(seconds=plan.timeout_s)
@@ -293,6 +352,8 @@ class GroupMember(Actor):
             atexit.register(_leave_at_exit)
             # Connections that were made after the groups had ended were not shut down.
             watch.raise_if_ended()
+        finally:
+            _turn.end()
 
     @concurrent_endpoint
     async def make_device_mesh(
@@ -344,13 +405,6 @@ async def in_thread(function: Callable[..., R], *args: Any) -> R:
     return await done
 
 
-def _leave_to_thread(threads: list[int]) -> None:
-    """Let the next join begin while that thread still waits for a peer that has died."""
-    global _joining
-    gloo_sockets.abandoned.update(threads)
-    _joining = threading.Lock()
-
-
 def _ignore(future: asyncio.Future[Any]) -> None:
     if not future.cancelled():
         future.exception()  # or the loop would report it
@@ -358,12 +412,12 @@ def _ignore(future: asyncio.Future[Any]) -> None:
 
 def _leave_at_exit() -> None:
     """At the end of this process, when its actors have ended."""
-    if _plan is not None and _joining.acquire(blocking=False):
+    if _plan is not None and _turn.take(wait=False):
         _leave()
 
 
 def _leave() -> None:
-    """Destroy the process groups of this process. Call with the lock held."""
+    """Destroy the process groups of this process. Call from the thread that has the turn."""
     global _plan, _store
     forget_device_meshes()
     dist = torch_distributed()

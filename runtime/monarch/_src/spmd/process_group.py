@@ -18,7 +18,7 @@ from monarch._src.actor.background import returns_future
 from monarch._src.errors import ActorError
 from monarch._src.events import MeshStopped, RankFailed, RankRestarting, bus
 from monarch._src.mesh.device_mesh import DeviceMeshRef
-from monarch._src.mesh.meshes import ProcMesh
+from monarch._src.mesh.meshes import ProcMesh, shared_procs
 from monarch._src.shape import Region
 from monarch._src.spmd.group_plan import (
     CPU,
@@ -43,7 +43,7 @@ class MeshWatch:
     def __init__(self, procs: ProcMesh) -> None:
         from monarch._src.spmd.member import GroupMember  # loads asyncio
 
-        self._uid = procs._procs.ref.uid  # pyright: ignore[reportPrivateUsage]
+        self._uid = shared_procs(procs).ref.uid
         self._region = procs._region  # pyright: ignore[reportPrivateUsage]
         self.members: Any = procs.spawn(NAME, GroupMember)
         self._unsubscribe: list[Callable[[], None]] = [
@@ -99,16 +99,17 @@ async def watched_members(procs: ProcMesh, *, anew: bool = False) -> Any:
         ModuleNotFoundError: a rank has no torch.
         SupervisionError: a rank has died.
     """
-    key = (procs._procs.ref.uid, procs._region)  # pyright: ignore[reportPrivateUsage]
+    key = (shared_procs(procs).ref.uid, procs._region)  # pyright: ignore[reportPrivateUsage]
     watch = _watches.get(key)
     if watch is not None and watch.has_stopped:
         watch.close()
         watch = None
     if watch is None:
         watch = _watches[key] = MeshWatch(procs)
-    for point, problem in await watch.members.watch.call(watch.members, anew=anew):
+    problems = (await watch.members.watch.call(watch.members, anew=anew)).values()
+    for where, problem in zip(_places(procs), problems, strict=True):
         if problem:
-            raise ModuleNotFoundError(f"{_where(procs, point)}: {problem}", name="torch")
+            raise ModuleNotFoundError(f"{where}: {problem}", name="torch")
     return watch.members
 
 
@@ -197,19 +198,26 @@ def is_on_one_host(procs: ProcMesh) -> bool:
 
 def hosts_of(procs: ProcMesh) -> list[str]:
     """The site of each rank of a mesh or slice."""
-    ref = procs._procs.ref  # pyright: ignore[reportPrivateUsage]
+    ref = shared_procs(procs).ref
     return [ref.site(rank) for rank in procs._region.ranks()]  # pyright: ignore[reportPrivateUsage]
 
 
-def _where(procs: ProcMesh, point: Any) -> str:
-    at = ", ".join(f"{dim}={index}" for dim, index in point.items())
-    return f"{procs.name}[{at}]" if at else procs.name
+def _places(procs: ProcMesh) -> list[str]:
+    """What errors call each rank of a mesh or slice: the mesh, and its point there."""
+    extent = shared_procs(procs).ref.extent
+    region = procs._region  # pyright: ignore[reportPrivateUsage]
+    points = [extent.point_of_rank(rank) for rank in region.ranks()]
+    return [
+        f"{procs.name}[{', '.join(f'{dim}={index}' for dim, index in point.items())}]"
+        if point
+        else procs.name
+        for point in points
+    ]
 
 
 def check_looks(procs: ProcMesh, looks: Sequence[RankLook], backend: str | None) -> None:
     """Raise if a rank cannot join a group now."""
-    for rank, look in enumerate(looks):
-        where = _where(procs, procs.extent.point_of_rank(rank))
+    for where, look in zip(_places(procs), looks, strict=True):
         if look.missing:
             raise ValueError(
                 f"backend {backend!r}: the torch of {where} on {look.host} has no "
