@@ -6,6 +6,7 @@ The time-outs of these groups are half an hour, so a collective that ends was en
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -155,6 +156,33 @@ def test_actors_with_a_loop_are_told_too(trainers: Trainers) -> None:
     assert waits.message.startswith(
         "AsyncTrainer.add_unless on trainers[gpus=1] raised ValueError: a bad batch"
     )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the agent keeps connections on Linux")
+def test_the_death_of_a_rank_closes_none_of_its_connections(
+    trainers: Trainers, gate: GateKeeper, faults: Faults
+) -> None:
+    """Gloo forgets a send whose write fails, and its collective would wait for half an hour."""
+    established = 1
+    procs = trainers(gpus=4)
+    procs.init_process_group()
+    actors = on(procs, Trainer)
+    found = failures_of(actors, 3, "killed", gate)
+    assert_told(found, 3, r"^trainers\[gpus=3\] \(pid \d+\) died")
+    rest = actors.slice(gpus=slice(0, 3))
+    states = rest.states_of_ended_connections.call().get(timeout=PATIENCE_S).values()
+    assert [list(each) for each in states] == [[established] * 3] * 3
+
+
+def test_a_rank_that_leaves_its_group_ends_the_collectives_of_the_others(
+    trainers: Trainers,
+) -> None:
+    procs = trainers(gpus=2)
+    procs.init_process_group()
+    actors = on(procs, Trainer)
+    actors.slice(gpus=1).leave.call_one().get(timeout=PATIENCE_S)
+    with pytest.raises(ActorError, match=r"closed by peer|reset by peer"):
+        actors.slice(gpus=0).add.call_one(1.0).get(timeout=PATIENCE_S)
 
 
 def test_a_rank_that_raises_after_the_collective_harms_nothing(trainers: Trainers) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -153,6 +154,24 @@ class Trainer(Actor):
         import torch.distributed as dist
 
         dist.monitored_barrier(timeout=timedelta(seconds=1))
+
+    @endpoint
+    def leave(self) -> None:
+        """Destroy the groups of this process."""
+        import torch.distributed as dist
+
+        dist.destroy_process_group()
+
+    @endpoint
+    def states_of_ended_connections(self) -> list[int]:
+        """The TCP states of the connections that were shut down, as Linux numbers them."""
+        from monarch._src.spmd import gloo_sockets
+
+        found: list[int] = []
+        for fd in gloo_sockets.kept_open:
+            with socket.socket(fileno=os.dup(fd)) as copy:
+                found += copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[:1]
+        return found
 
     @endpoint
     def fail(self, text: str) -> None:

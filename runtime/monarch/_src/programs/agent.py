@@ -30,6 +30,7 @@ from monarch._src.wire.messages import (
     BridgeSet,
     BrokeIn,
     Debugged,
+    KeepSockets,
     ListPaused,
     ReadStacks,
     ReadTable,
@@ -66,6 +67,7 @@ _DEBUG = "monarch._src.debug.agent_part:DebugService"
 _STACKS = "monarch._src.observe.stacks.agent_part:StackService"
 _TABLES = "monarch._src.telemetry.sql.agent_part:TableService"
 PARTS: PartTable = {
+    KeepSockets: "monarch._src.spmd.agent_part:SocketKeeper",
     ReadStacks: _STACKS,
     WaitsRead: _STACKS,
     SampleStacks: "monarch._src.observe.flame_graph.agent_part:FlameGraphService",

@@ -12,7 +12,9 @@ No write may fail on the way: gloo forgets a send whose write fails while it ans
 ready to receive, and the collective then waits for its time-out. So connections are shut down for
 reading only, which gives gloo the end of the stream once it has read what has arrived. And they
 are kept open when gloo closes its ends, since a peer that still writes would be answered by a
-reset. The next group closes them: its ranks have left the collectives of the one before.
+reset. The next group closes them: its ranks have left the collectives of the one before. For the
+same reason the host agent has a copy of each connection, which outlives a rank that dies
+(`agent_part`).
 
 A rank that waits for a peer to connect has no connection to shut down. If that peer has died, gloo
 waits for its time-out. The caller leaves such a group to its thread (`abandoned`).
@@ -20,24 +22,35 @@ waits for its time-out. The caller leaves such a group to its thread (`abandoned
 The C functions are called for addresses: a `socket.socket` on a descriptor of the program would set
 `O_NONBLOCK` on it if there is a default time-out.
 
-Runs in: a rank, in place of `torch.distributed.ProcessGroupGloo` from `install` on.
+Runs in: a rank, in place of `torch.distributed.ProcessGroupGloo` and `destroy_process_group` from
+`install` on.
 Owns: the connections that were shut down, until the next group is made. Gloo closes the others.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import functools
+import logging
 import os
 import socket
 import stat
 import struct
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from monarch._src.actor.runtime import runtime_or_none
 from monarch._src.spmd.forwarding_store import forwarding_store
-from monarch._src.spmd.torch_modules import distributed_c10d
+from monarch._src.spmd.socket_updates import encode, updates
+from monarch._src.spmd.torch_modules import distributed_c10d, torch_distributed
+from monarch._src.wire.ids import AGENT
+from monarch._src.wire.messages import KeepSockets
+
+log = logging.getLogger("monarch.spmd")
+CONNECT_S = 10.0  # how long the agent may take to connect, and to take an update
 
 kept_open: list[int] = []  # descriptors that were shut down
 # The identifiers of threads that make a group which the program no longer waits for. The group must
@@ -79,8 +92,87 @@ def install() -> None:
             if threading.get_ident() in abandoned:
                 raise RuntimeError("the program has not waited for this process group")
             _close(ended)
+            _copies.update()
+
+    destroy = c10d.destroy_process_group
+
+    @functools.wraps(destroy)
+    def destroy_process_group(*args: Any, **kwargs: Any) -> None:
+        try:
+            destroy(*args, **kwargs)
+        finally:
+            _copies.update()
 
     c10d.ProcessGroupGloo = ProcessGroupGloo
+    c10d.destroy_process_group = destroy_process_group
+    torch_distributed().destroy_process_group = destroy_process_group
+    _copies.begin()
+
+
+class _Copies:
+    """The copies that the host agent has of this process's gloo connections. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._agent: socket.socket | None = None
+        self._kept: frozenset[bytes] = frozenset()
+        self._pid = 0  # of this process; that of the rank in a process that the rank has forked
+
+    def begin(self) -> None:
+        """Keep copies of this process's connections from now on."""
+        self._pid = os.getpid()
+        atexit.register(self.release)
+
+    def update(self) -> None:
+        """Have the agent keep copies of the connections that there are now, and of no others."""
+        with self._lock:
+            found: dict[bytes, int] = {}
+            for fd in _sockets():
+                ends = _ends(fd)
+                if _is_told(ends):
+                    found[b"".join(ends)] = fd
+            self._tell(found)
+
+    def release(self) -> None:
+        """Have the agent close all copies: this process ends in order."""
+        with self._lock:
+            self._tell({})
+
+    def _tell(self, found: Mapping[bytes, int]) -> None:
+        if set(found) == self._kept or os.getpid() != self._pid:
+            return
+        try:
+            agent = self._agent or self._connected()
+            if agent is None:
+                return
+            self._agent = agent
+            for update in updates(self._kept, found):
+                socket.send_fds(agent, [encode(update)], [found[key] for key in update.keep])
+        except OSError as error:  # deaths of this rank are then told as without copies
+            log.warning("the host agent has no copies of this rank's connections: %s", error)
+        self._kept = frozenset(found)
+
+    def _connected(self) -> socket.socket | None:
+        """A connection to the agent; None where there is none, or no socket that fits."""
+        run = runtime_or_none()
+        if run is None or sys.platform != "linux":
+            return None
+        path = os.path.join(run.directory, f"{os.getpid()}.keep")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.settimeout(CONNECT_S)
+            listener.bind(path)
+            try:
+                listener.listen(1)
+                if not run.node.send(AGENT, KeepSockets(path)):
+                    return None
+                agent, _ = listener.accept()
+            finally:
+                os.unlink(path)
+        agent.settimeout(CONNECT_S)
+        return agent
+
+
+_copies = _Copies()
 
 
 def shut_down() -> int:
@@ -125,7 +217,14 @@ def _sockets() -> list[int]:
 
 def _is_of_gloo(fd: int) -> bool:
     """Whether it is a connection with an address at one of its ends that a rank has told."""
-    ends = _address(_libc.getsockname, fd), _address(_libc.getpeername, fd)
+    return _is_told(_ends(fd))
+
+
+def _ends(fd: int) -> tuple[bytes, bytes]:
+    return _address(_libc.getsockname, fd), _address(_libc.getpeername, fd)
+
+
+def _is_told(ends: tuple[bytes, bytes]) -> bool:
     # A listening socket has no peer.
     return all(ends) and any(end in text for end in ends for text in list(_told))
 

@@ -39,6 +39,7 @@ from monarch._src.wire.messages.agent import (
     GaveUp,
     ImportAhead,
     Imports,
+    KeepSockets,
     MeshState,
     MeshStopped,
     OutputFlushed,
@@ -237,6 +238,7 @@ __all__ = [
     "Keep",
     "KeepFailures",
     "KeepSite",
+    "KeepSockets",
     "Kept",
     "KeptActors",
     "KeptAway",
@@ -323,7 +325,7 @@ AnyMessage = (
     | Shutdown | CancelCall | ProcEnded | MeshStopped | Snapshotted | OutputLines | OutputFlushed
     | SpawnActor | StopActor | StopProc | Call | Reply | ActorFailed | Probe | Bootstrap
     | Bootstrapped | Undelivered | Cast | CastTree | TreeDone | TreeStuck | Answer | Answers
-    | ReadMetrics | GaveUp | ProcLife
+    | ReadMetrics | GaveUp | KeepSockets | ProcLife
     | ReadTable | TableRead | SetHistory | ImportAhead
     | ReadStacks | StacksRead | ReadWaits | WaitsRead | SampleStacks | StacksSampled
     | SignalProcs | Signalled | SetLinks | AskData | Keep | Kept

@@ -136,6 +136,12 @@ class GaveUp(Message, tag=17):
     failure: RankFailure
 
 
+class KeepSockets(Message, tag=18):
+    """Connect to the Unix socket at `path`, where the sending proc passes sockets to keep."""
+
+    path: str
+
+
 # --- a host agent to a client or an owner -------------------------------------------------------
 
 
