@@ -115,8 +115,8 @@ class _Copies:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._agent: socket.socket | None = None
-        self._kept: frozenset[bytes] = frozenset()
-        self._pid = 0  # of this process; that of the rank in a process that the rank has forked
+        self._kept: set[bytes] = set()
+        self._pid = 0  # of the process whose connections are kept, not of one that it has forked
 
     def begin(self) -> None:
         """Keep copies of this process's connections from now on."""
@@ -148,9 +148,11 @@ class _Copies:
             self._agent = agent
             for update in updates(self._kept, found):
                 socket.send_fds(agent, [encode(update)], [found[key] for key in update.keep])
-        except OSError as error:  # deaths of this rank are then told as without copies
-            log.warning("the host agent has no copies of this rank's connections: %s", error)
-        self._kept = frozenset(found)
+        except OSError as error:
+            # Its death may then leave a peer waiting for the time-out of the group.
+            log.warning("the host agent keeps no copies of this rank's connections: %s", error)
+            self._pid = 0
+        self._kept = set(found)
 
     def _connected(self) -> socket.socket | None:
         """A connection to the agent; None where there is none, or no socket that fits."""
