@@ -67,7 +67,9 @@ def test_a_peer_of_another_version_is_refused_with_a_table_of_both(
     protocol = changes.pop("protocol", PROTOCOL)
     theirs = {k: v for k, v in (VERSIONS | changes).items() if v is not None}
     for message in (Hello(protocol, "b", "proc", 77, "", theirs), numbered(1)):
-        peer.say(encode(message))
+        frames = [bytearray(frame) for frame in encode(message)]
+        frames[0][0] = protocol
+        peer.say(frames)
     refused, _ = decode(peer.hear())
     assert isinstance(refused, Refused)
     lines = refused.why.splitlines()

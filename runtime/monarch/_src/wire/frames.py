@@ -169,6 +169,8 @@ _decode = msgspec.msgpack.Decoder(AnyMessage).decode
 _decode_in_segment = msgspec.msgpack.Decoder(InSegment).decode
 _word = struct.Struct(">I").unpack_from
 _VERSION = PROTOCOL << 24
+_SHORT_ARRAY = 0x90  # begins a MessagePack array of at most 15 items
+_OF_EVERY_VERSION = frozenset({1, 2})  # the tags of Hello and Refused
 _NESTED = b"\x91" * 16 + b"\xc0"  # deeper than any message
 
 
@@ -228,7 +230,7 @@ def decode(frames: Sequence[Buffer]) -> tuple[AnyMessage, Payload]:
     (word,) = _word(first)
     end, flags = HEAD + word - _VERSION, 0  # the end of the head, if no flag is set
     if not HEAD <= end <= size <= MAX_HEAD:
-        end, flags = _end_and_flags(word, size)
+        end, flags = _end_and_flags(word, size, first)
     head = first[HEAD:end]
     try:
         message = _decode(head)
@@ -244,14 +246,23 @@ def decode(frames: Sequence[Buffer]) -> tuple[AnyMessage, Payload]:
     return message, Payload(body)
 
 
-def _end_and_flags(word: int, size: int) -> tuple[int, int]:
+def _end_and_flags(word: int, size: int, first: Buffer) -> tuple[int, int]:
     """The end of the head in a frame of that size, and the flags, from its first word."""
     version, end = word >> 24, HEAD + (word & MAX_HEAD)
-    if version & ~_FLAGS != PROTOCOL:
+    if version & ~_FLAGS != PROTOCOL and not _is_of_every_version(first):
         raise FrameError(f"protocol version {version & ~_FLAGS}; this side speaks {PROTOCOL}")
     if end > size:
         raise FrameError(f"the head ends at byte {end} of a frame of {size}")
     return end, version & _FLAGS
+
+
+def _is_of_every_version(first: Buffer) -> bool:
+    """Whether it is a Hello or a Refused, by which two sides tell each other their versions.
+
+    These keep their tag, their place in the array and their fields; later versions append fields.
+    """
+    start = bytes(memoryview(first)[HEAD : HEAD + 2])
+    return len(start) == 2 and start[0] & 0xF0 == _SHORT_ARRAY and start[1] in _OF_EVERY_VERSION
 
 
 def _payload_beside(message: AnyMessage, frames: Sequence[Buffer], end: int, flags: int) -> Payload:
