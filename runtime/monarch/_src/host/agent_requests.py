@@ -13,12 +13,19 @@ from typing import TYPE_CHECKING
 
 from monarch._src.host import report
 from monarch._src.host.parts import AgentView, Handlers, Parts
-from monarch._src.host.state.procs import ProcState
+from monarch._src.host.state.procs import Mesh, ProcState
 from monarch._src.host.zygote_pool import ZygotePool
 from monarch._src.system.hardware import nvidia_devices
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.ids import OBSERVER
-from monarch._src.wire.messages import Signalled, SignalProcs, Snapshot, Snapshotted
+from monarch._src.wire.messages import (
+    RestartsSet,
+    SetRestarts,
+    Signalled,
+    SignalProcs,
+    Snapshot,
+    Snapshotted,
+)
 
 if TYPE_CHECKING:
     from monarch._src.system.nvml import GpuMonitor, GpuUse
@@ -40,7 +47,11 @@ class AgentRequests:
         self._is_ending = is_ending
         self._has_gpus = nvidia_devices() > 0
         self._gpus: GpuMonitor | None = None
-        self.handlers: Handlers = {Snapshot: self._on_snapshot, SignalProcs: self._on_signal}
+        self.handlers: Handlers = {
+            Snapshot: self._on_snapshot,
+            SignalProcs: self._on_signal,
+            SetRestarts: self._on_set_restarts,
+        }
 
     def snapshot(self, message: Snapshot) -> Snapshotted:
         """The state of these meshes and of their ranks; of all meshes if the request names none."""
@@ -72,12 +83,8 @@ class AgentRequests:
     def _on_signal(self, peer: str, message: SignalProcs, _payload: Payload) -> None:
         mesh = self._host.meshes.get(message.mesh)
         reached: list[int] = []
-        problem = ""
-        if mesh is None:
-            problem = "there is no such mesh on this host"
-        elif peer not in (self._owner.client_now, mesh.spec.owner):
-            problem = f"{peer} neither owns it nor is the client of this session"
-        else:
+        problem = self._refusal(peer, mesh)
+        if mesh is not None and not problem:
             send = os.killpg if message.group else os.kill  # each proc leads a group
             for rank in message.ranks:
                 proc = mesh.at(rank)
@@ -96,3 +103,18 @@ class AgentRequests:
                 "kill", peer, mesh=mesh.spec.name, ranks=text, signal=str(message.number)
             )
         self._node.send(peer, Signalled(message.request, reached, problem))
+
+    def _on_set_restarts(self, peer: str, message: SetRestarts, _payload: Payload) -> None:
+        mesh = self._host.meshes.get(message.mesh)
+        problem = self._refusal(peer, mesh)
+        if mesh is not None and not problem and not mesh.set_restart_rule(message.rule):
+            problem = "it was spawned without restarts"
+        self._node.send(peer, RestartsSet(message.request, problem))
+
+    def _refusal(self, peer: str, mesh: Mesh | None) -> str:
+        """Why that peer may not change the procs of that mesh, or an empty text."""
+        if mesh is None:
+            return "there is no such mesh on this host"
+        if peer not in (self._owner.client_now, mesh.spec.owner):
+            return f"{peer} neither owns it nor is the client of this session"
+        return ""

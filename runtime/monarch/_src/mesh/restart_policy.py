@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
+
 from monarch._src.config import seconds
 from monarch._src.wire.messages import RestartRule
 
@@ -65,6 +67,13 @@ class Restart:
             self.at_most, seconds("within", self.within), seconds("back_off", self.back_off),
             float(self.factor), seconds("longest", self.longest), float(self.jitter), self.seed,
         )  # fmt: skip
+
+
+class LaterRestart(Restart):
+    """Restarts no rank before `AgentClient.set_restarts` gives the mesh another rule."""
+
+    def rule(self) -> RestartRule:
+        return msgspec.structs.replace(super().rule(), most=0)
 
 
 def restart_policy(asked: Any) -> Restart | None:

@@ -170,6 +170,29 @@ def test_the_second_restart_within_the_window_waits_and_the_third_death_is_final
     assert the(host).state is ProcState.ENDED
 
 
+def test_no_rank_is_started_again_before_a_rule_allows_it_or_after_another_forbids_it() -> None:
+    host, never = Host(), replace(RULE, most=0)
+    host.spawn_requested(spec(rule=never), 0.0)
+    mesh = host.meshes[1]
+    host.forked("1.0", 100, 0.0)
+    up(host, "1.0", 100, 0.0)
+    assert mesh.set_restart_rule(RULE)
+    host.ended("1.0", CRASH, 1.0)
+    up(host, "1.0.1", 101, 1.0)
+    mesh.set_restart_rule(never)
+    (final,) = host.ended("1.0.1", CRASH, 2.0)
+    assert isinstance(final, Send)
+    assert isinstance(final.message, ProcEnded)
+    assert (final.message.next_life, final.message.earlier) == (0, [])
+
+
+def test_a_mesh_that_was_spawned_without_restarts_takes_no_rule() -> None:
+    host = Host()
+    host.spawn_requested(spec(rule=None), 0.0)
+    assert not host.meshes[1].set_restart_rule(RULE)
+    assert host.meshes[1].procs[0].restarts is None
+
+
 def test_what_never_came_up_at_first_is_told_at_once(host: Host) -> None:
     host = Host()
     host.spawn_requested(spec(), 0.0)

@@ -27,8 +27,11 @@ from monarch._src.wire.messages import (
     OutputLines,
     ReadStacks,
     ReadTable,
+    RestartRule,
+    RestartsSet,
     SampleStacks,
     SetHistory,
+    SetRestarts,
     Signalled,
     SignalProcs,
     Snapshot,
@@ -40,9 +43,11 @@ from monarch._src.wire.messages import (
 )
 
 _STREAMS = ("stderr", "stdout")  # odd numbers are stdout
-Question: TypeAlias = "Snapshot | FlushOutput | ReadStacks | SampleStacks | SignalProcs | ReadTable"
+Question: TypeAlias = (
+    "Snapshot | FlushOutput | ReadStacks | SampleStacks | SignalProcs | SetRestarts | ReadTable"
+)
 Answer: TypeAlias = (
-    "Snapshotted | OutputFlushed | StacksRead | StacksSampled | Signalled | TableRead"
+    "Snapshotted | OutputFlushed | StacksRead | StacksSampled | Signalled | RestartsSet | TableRead"
 )
 
 
@@ -192,6 +197,15 @@ class AgentClient:
             list(by_agent),
             lambda request, agent: SignalProcs(request, mesh, by_agent[agent], number, group),
             _signalled,
+        )
+
+    def set_restarts(self, mesh: int, rule: RestartRule) -> Future[str]:
+        """Set the rule of a mesh that was spawned with one; why that failed, or an empty text."""
+        agents = self._agents_of([mesh])
+        return self._request(
+            agents,
+            lambda request, _: SetRestarts(request, mesh, rule),
+            lambda answers: next((one.problem for one in answers if one.problem), ""),
         )
 
     def want_output(self, wanted: bool) -> None:

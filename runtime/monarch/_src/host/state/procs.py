@@ -24,7 +24,7 @@ import msgspec
 from monarch._src.failures.report import Death, FailureKind, RankFailure
 from monarch._src.host.state.restarts import Restarts
 from monarch._src.wire.ids import life_of
-from monarch._src.wire.messages import SpawnProcs, StopProc
+from monarch._src.wire.messages import RestartRule, SpawnProcs, StopProc
 
 
 class ProcState(enum.Enum):
@@ -117,6 +117,19 @@ class Mesh(msgspec.Struct, eq=False):
         """The proc of that rank, if the rank is on this host."""
         index = rank - self.spec.first
         return self.procs[index] if 0 <= index < len(self.procs) else None
+
+    def set_restart_rule(self, rule: RestartRule) -> bool:
+        """Restart procs by this rule from now on; False if the mesh was spawned without one.
+
+        Earlier deaths do not count towards its limit.
+        """
+        if self.spec.restart is None:
+            return False
+        for proc in self.procs:
+            if proc.restarts is not None:
+                proc.restarts.rule = rule
+                proc.restarts.recent.clear()
+        return True
 
     @property
     def ranks(self) -> range:

@@ -6,6 +6,8 @@ every rank at the same moment. The first restart is immediate, the next one in t
 `first_s`, and each further wait is `factor` times longer, up to `longest_s`. A random part of each
 wait, up to `jitter`, is left out, so that ranks that died together do not come back together. The
 random number is drawn from the seed: the same rule, rank and count give the same wait.
+
+A rule whose `most` is 0 restarts no rank; `Mesh.set_restart_rule` puts another in its place.
 """
 
 from __future__ import annotations

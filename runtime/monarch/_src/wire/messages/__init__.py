@@ -48,6 +48,8 @@ from monarch._src.wire.messages.agent import (
     ProcLife,
     RankState,
     RestartRule,
+    RestartsSet,
+    SetRestarts,
     Shutdown,
     Snapshot,
     Snapshotted,
@@ -276,12 +278,14 @@ __all__ = [
     "Relay",
     "Reply",
     "RestartRule",
+    "RestartsSet",
     "SampleStacks",
     "SampledStack",
     "SetBridge",
     "SetHistory",
     "SetLinks",
     "SetLogLevel",
+    "SetRestarts",
     "Shutdown",
     "SignalProcs",
     "Signalled",
@@ -328,7 +332,7 @@ AnyMessage = (
     | ReadMetrics | GaveUp | KeepSockets | ProcLife
     | ReadTable | TableRead | SetHistory | ImportAhead
     | ReadStacks | StacksRead | ReadWaits | WaitsRead | SampleStacks | StacksSampled
-    | SignalProcs | Signalled | SetLinks | AskData | Keep | Kept
+    | SignalProcs | Signalled | SetRestarts | RestartsSet | SetLinks | AskData | Keep | Kept
     | KeptActors | ForgetActors | Attach | Attached | Detach | TakenOver | ClientIs | Heard
     | SetLogLevel | AskPayload | PayloadSent | AskPart | PayloadPart | PayloadTaken
     | AskBulk | BulkAt | Relay

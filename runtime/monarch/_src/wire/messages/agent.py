@@ -23,7 +23,10 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class RestartRule(msgspec.Struct, frozen=True):
-    """When a proc that dies is restarted; see `host.state.restarts`. Times are in seconds."""
+    """When a proc that dies is restarted; see `host.state.restarts`. Times are in seconds.
+
+    `most` is 0 until SetRestarts: no proc is restarted before it.
+    """
 
     most: int
     within_s: float
@@ -142,6 +145,14 @@ class KeepSockets(Message, tag=18):
     path: str
 
 
+class SetRestarts(Message, tag=88):
+    """The rule of a mesh that was spawned with one is this from now on; answered by RestartsSet."""
+
+    request: int
+    mesh: int
+    rule: RestartRule
+
+
 # --- a host agent to a client or an owner -------------------------------------------------------
 
 
@@ -172,6 +183,13 @@ class ProcLife(Message, tag=27):
     rank: int
     life: int
     up: bool
+
+
+class RestartsSet(Message, tag=89):
+    """The answer to SetRestarts; `problem`: why the rule stays as it was."""
+
+    request: int
+    problem: str = ""
 
 
 class MeshStopped(Message, tag=21):
