@@ -9,6 +9,7 @@ from monarch._src.spmd.actor import SPMDActor
 from monarch._src.spmd.elastic.actor import ElasticActor, World
 from monarch._src.spmd.elastic.driver import Recovery
 from monarch._src.spmd.elastic.mesh import ElasticMesh
+from monarch._src.spmd.elastic.script_training import ElasticTraining, Stateful
 from monarch._src.spmd.elastic.step_reader import Hang
 from monarch._src.spmd.elastic_setup import setup_torch_elastic_env, setup_torch_elastic_env_async
 from monarch._src.spmd.process_group import device_mesh_async, init_process_group_async
@@ -24,11 +25,13 @@ __all__ = [
     "DeviceMeshRef",
     "ElasticActor",
     "ElasticMesh",
+    "ElasticTraining",
     "Hang",
     "Recovery",
     "RecoveryError",
     "SPMDActor",
     "ScriptError",
+    "Stateful",
     "World",
     "device_mesh_async",
     "init_process_group_async",

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from monarch._src.cli.job import hosts_of
-from monarch._src.errors import ActorError, JobError, SessionError, SupervisionError
+from monarch._src.errors import ActorError, JobError, RecoveryError, SessionError, SupervisionError
 from monarch._src.system.ending_signals import SignalInterrupt, signals_as_interrupts
 from monarch._src.system.process import BY_SIGNAL, signal_name
 
@@ -48,7 +48,7 @@ def run(words: Sequence[str]) -> int:
         name = signal_name(interrupt.number)
         print(f"monarch torchrun: {name} has ended the run", file=sys.stderr)
         return BY_SIGNAL + interrupt.number
-    except (ActorError, SupervisionError) as error:
+    except (ActorError, SupervisionError, RecoveryError) as error:
         print(error, file=sys.stderr)
         return 1
     except (ImportError, OSError, ValueError, JobError, SessionError) as error:

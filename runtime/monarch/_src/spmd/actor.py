@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from monarch._src.actor.current import context
 from monarch._src.actor.endpoint import Actor, endpoint
+from monarch._src.spmd.elastic.script_seat import Arrival, seat
 from monarch._src.spmd.elastic_env import elastic_variables, position_of, visible_devices
 from monarch._src.spmd.rendezvous import StoreServer
 from monarch._src.spmd.script import execute, run_script, run_source
 from monarch._src.system.hardware import CUDA
+
+if TYPE_CHECKING:
+    from monarch._src.actor.ports import Port
 
 _server: StoreServer | None = None
 
@@ -23,14 +28,22 @@ _server: StoreServer | None = None
 class SPMDActor(Actor):
     """Runs a rank of an SPMD program. Ranks are numbered by their place in the called slice."""
 
-    def __init__(self, one_host: bool | None = None, ends_process: bool = False) -> None:
+    def __init__(
+        self,
+        one_host: bool | None = None,
+        ends_process: bool = False,
+        arrivals: Port[Arrival] | None = None,
+    ) -> None:
         """Make the actor of a rank.
 
         Args:
             one_host: whether all ranks are on one host; None: if the procs of the mesh are.
             ends_process: whether its process is there for one script only. Threads are then joined
                 and exit functions run before the call of the script is answered.
+            arrivals: the port that is told when a script comes to an `ElasticTraining`; None: such
+                a training has no driver.
         """
+        self._arrivals = arrivals
         self._one_host = one_host
         self._ends_process = ends_process
 
@@ -79,6 +92,7 @@ class SPMDActor(Actor):
         """
         __tracebackhide__ = True
         _set_environment(master_addr, master_port, env)
+        self._open_seat()
         run_script(script_args, ends_process=self._ends_process)
         return True
 
@@ -94,6 +108,7 @@ class SPMDActor(Actor):
         """Run a text as `__main__`, with `[name, arg, ...]` as `sys.argv`. Raises as `main`."""
         __tracebackhide__ = True
         _set_environment(master_addr, master_port, env)
+        self._open_seat()
         run_source(source, script_args, ends_process=self._ends_process)
 
     @endpoint
@@ -113,6 +128,10 @@ class SPMDActor(Actor):
         __tracebackhide__ = True
         _set_environment(master_addr, master_port, env)
         execute(command)
+
+    def _open_seat(self) -> None:
+        if self._arrivals is not None:
+            seat.open(context().actor_instance.rank.rank, self._arrivals)
 
 
 class Script(SPMDActor):

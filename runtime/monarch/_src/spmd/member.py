@@ -94,6 +94,11 @@ class JoinTurn:
             if self._holder == threading.get_ident():
                 self._set_free()
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether a thread joins now."""
+        return self._holder is not None
+
     def leave_to_thread(self, thread: int) -> None:
         """Let the next join begin while that thread still waits for a peer that has died."""
         with self._changed:
@@ -116,6 +121,11 @@ class JoinTurn:
 _plan: JoinPlan | None = None  # of the default process group, if a member of this process made it
 _store: Any = None  # of it; torch holds the store's C++ half only
 _turn = JoinTurn()
+
+
+def is_of_member() -> bool:
+    """Whether the default process group, of which there is one, was not made by other code."""
+    return _plan is not None or _turn.is_taken  # torch has it before `_plan` is set
 
 
 class GroupMember(Actor):

@@ -14,38 +14,44 @@ import shutil
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
-from math import inf
-from time import monotonic
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from monarch._src.actor.background import returns_future
 from monarch._src.actor.future import Future
-from monarch._src.actor.inspect.agent_client import AgentGoneError
+from monarch._src.actor.ports import Channel, PortReceiver
 from monarch._src.actor.runtime import runtime
-from monarch._src.actor.state.calls import PendingCall
-from monarch._src.errors import ActorError, CollectiveError, SupervisionError, death_error
+from monarch._src.errors import (
+    ActorError,
+    CollectiveError,
+    RecoveryError,
+    SupervisionError,
+    death_error,
+)
+from monarch._src.mesh.client import keeps_new_meshes
 from monarch._src.mesh.meshes import HostMesh, ProcMesh, this_host
+from monarch._src.mesh.restart_policy import LaterRestart
 from monarch._src.net.local.interrupt import uninterrupted
 from monarch._src.spmd.actor import Script
-from monarch._src.spmd.elastic_env import MAX_RESTARTS, RESTART_COUNT
+from monarch._src.spmd.elastic.script_driver import ScriptDriver
+from monarch._src.spmd.elastic.script_seat import Arrival
+from monarch._src.spmd.elastic_env import (
+    MAX_RESTARTS,
+    RESTART_COUNT,
+    elastic_variables,
+    position_of,
+)
 from monarch._src.spmd.elastic_setup import serve_store
 from monarch._src.spmd.process_group import is_on_one_host, watched_members
 from monarch._src.spmd.torchrun_arguments import Launch, TorchrunArgumentError, parse_arguments
+from monarch._src.spmd.torchrun_ranks import Ranks
 from monarch._src.system.ending_signals import SignalInterrupt
-from monarch._src.system.process import signal_name
 
 NAME, DIM = "torchrun", "ranks"
 PRELOAD = ("torch", "torch.distributed")
-FAIL_TOO_S = 1.0
-"""How long the other ranks have to fail by themselves once one has failed, in seconds."""
-
 ENDED = "the run has ended on all ranks; --max-restarts N begins it again after such an end"
-
-NOTE_S = 2.0
-"""After this time, in seconds, a person is told what the run waits for."""
 
 
 def torchrun(
@@ -79,6 +85,7 @@ def torchrun(
         OSError: the port is taken.
         ActorError: the script raised, or exited with a status other than 0.
         SupervisionError: a rank has died.
+        RecoveryError: a rank has died, and an `ElasticTraining` of the script cannot go on.
     """
     launch = parse_arguments(arguments, script=None if source is None else source_name)
     run(launch, this_host() if hosts is None else hosts, source)
@@ -92,7 +99,7 @@ def run(launch: Launch, hosts: HostMesh, source: str | None = None) -> None:
     for attempt in range(launch.restarts + 1):
         try:
             _attempt(_with_attempt(launch, attempt), hosts, source)
-        except (ActorError, SupervisionError) as error:
+        except (ActorError, SupervisionError, RecoveryError) as error:
             if attempt == launch.restarts:
                 raise
             sys.stderr.write(
@@ -110,16 +117,24 @@ def _with_attempt(launch: Launch, attempt: int) -> Launch:
 
 def _attempt(launch: Launch, hosts: HostMesh, source: str | None) -> None:
     procs = hosts.spawn_procs(
-        {DIM: launch.ranks_per_node}, name=NAME, preload=PRELOAD, env=launch.env
-    )
+        {DIM: launch.ranks_per_node}, name=NAME, preload=PRELOAD, env=launch.env,
+        # A kept mesh has no restarts; a rank that dies ends its run then.
+        restart=None if keeps_new_meshes() else LaterRestart(),
+    )  # fmt: skip
+    port, arrivals = Channel[Arrival].open()
+    training: list[ScriptDriver] = []
     try:
-        actors: Any = procs.spawn(NAME, Script, is_on_one_host(procs), True)
+        actors: Any = procs.spawn(NAME, Script, is_on_one_host(procs), True, port)
         _keep_failures_here(procs, actors)
-        _run_on(procs, actors, launch, source)
+        _run_on(procs, actors, launch, source, arrivals, training)
     except BaseException:
         procs.kill("the run has failed").get()
         raise
-    procs.stop("the run has ended").get()
+    else:
+        procs.stop("the run has ended").get()
+    finally:
+        for each in training:
+            each.join()
 
 
 def _keep_failures_here(procs: ProcMesh, actors: Any) -> None:
@@ -129,15 +144,28 @@ def _keep_failures_here(procs: ProcMesh, actors: Any) -> None:
         ownership.handle_failures(uid, lambda _failure: True)
 
 
-def _run_on(procs: ProcMesh, actors: Any, launch: Launch, source: str | None) -> None:
-    store = _prepare(procs, actors, launch).get()
+def _run_on(
+    procs: ProcMesh, actors: Any, launch: Launch, source: str | None,
+    arrivals: PortReceiver[Arrival], training: list[ScriptDriver],
+) -> None:  # fmt: skip
+    """Run the script on these ranks. `training` gets the driver, which the caller joins."""
+    host, port = _prepare(procs, actors, launch).get()
+    begin_again = partial(_begin_again, procs, actors, launch, source, host, port)
     ranks: Ranks | None = None
     try:
         with uninterrupted():  # the script may run from here on, so an interrupt is handed on
-            ranks = Ranks(procs, begin_script(actors, launch, source, *store))
-        errors = ranks.wait()
+            answers = begin_script(actors, launch, source, host, port)
+            ranks = Ranks(procs, answers, arrivals, begin_again)
+            training.append(ranks.training)
+        try:
+            errors = ranks.wait()
+        except RecoveryError:
+            ranks.end(signal.SIGTERM, launch.shutdown_s)
+            raise
         if errors:
             ranks.end(signal.SIGTERM, launch.shutdown_s)
+            if ranks.training.failure is not None:
+                raise ranks.training.failure
             raise _merged(errors)
     except KeyboardInterrupt as interrupt:
         if ranks is not None:
@@ -165,100 +193,27 @@ def begin_script(
     return list(actors.execute.stream(host, port, words, launch.env))
 
 
+def _begin_again(
+    procs: ProcMesh, actors: Any, launch: Launch, source: str | None, host: str, port: int,
+    rank: int,
+) -> tuple[list[Future[Any]], list[Future[Any]]]:  # fmt: skip
+    """Call the script on a rank that was restarted.
+
+    Rank 0 first serves the store again, at the address that the others have. Returns the answers
+    to that, and those of the script.
+    """
+    point = procs.extent.point_of_rank(rank)
+    one = actors.slice(**dict(point))
+    served = list(one.get_host_port.stream(None, port)) if rank == 0 else []
+    env = {**elastic_variables(position_of(point), host, port), **launch.env}
+    return served, begin_script(one, replace(launch, env=env), source, host, port)
+
+
 @returns_future
 async def _prepare(procs: ProcMesh, actors: Any, launch: Launch) -> tuple[str, int]:
     members = await watched_members(procs, anew=True)
     runtime().ownership.handle_failures(members._actors.uid, lambda _failure: True)
     return await serve_store(actors, launch.master_addr, launch.master_port, None)
-
-
-class Ranks:
-    """The ranks of a run while their script runs."""
-
-    def __init__(self, procs: ProcMesh, answers: list[Future[Any]]) -> None:
-        """Have no front end cancel the script at an interrupt, which `end` hands on.
-
-        `answers` are those of all ranks, in the order in which they come.
-        """
-        self._procs = procs
-        self._owing = answers
-        pending = answers[0].pending
-        assert isinstance(pending, PendingCall)
-        self._call = pending
-        runtime().calls.handed_on.add(pending.number)
-
-    def close(self) -> None:
-        """The run has ended."""
-        runtime().calls.handed_on.discard(self._call.number)
-
-    def wait(self) -> list[ActorError | SupervisionError]:
-        """Wait until all ranks have ended, or have had time to fail after the first that failed.
-
-        Returns the failures in the order in which they came.
-        """
-        errors: list[ActorError | SupervisionError] = []
-        deadline = inf
-        while self._owing:
-            try:
-                self._wait_for_next(deadline)
-            except TimeoutError:
-                break
-            except (ActorError, SupervisionError) as error:
-                errors.append(error)
-                deadline = min(deadline, monotonic() + FAIL_TOO_S)
-        return errors
-
-    def end(self, number: int, grace_s: float) -> None:
-        """Send a signal to the ranks that still run, and wait until they have ended.
-
-        They are left as they are if they have not ended within that time. Their failures are
-        ignored: they come of the signal.
-        """
-        if not self._owing:
-            return
-        ranks = self._call.owing()
-        deadline = monotonic() + grace_s
-        with suppress(TimeoutError, AgentGoneError):
-            uid = int(self._procs.uid, 16)
-            runtime().agent.signal(uid, ranks, number, group=True).get(grace_s)
-        if not self._ended_until(min(monotonic() + NOTE_S, deadline)) and grace_s > NOTE_S:
-            left = len(self._owing)
-            sys.stderr.write(
-                f"monarch torchrun: {left} of {len(self._procs)} ranks run on after "
-                f"{signal_name(number)}; they are killed in {grace_s - NOTE_S:.0f} s, or at the "
-                "next interrupt\n"
-            )
-            self._ended_until(deadline)
-
-    def _ended_until(self, deadline: float) -> bool:
-        """Wait until all ranks have ended; False if the deadline came first."""
-        while self._owing:
-            try:
-                self._wait_for_next(deadline)
-            except TimeoutError:
-                return False
-            except (ActorError, SupervisionError):
-                pass  # a consequence of the signal
-        return True
-
-    def _wait_for_next(self, deadline: float) -> None:
-        """Wait for the next answer. Raises its error, or TimeoutError after the deadline."""
-        answer = self._owing[0]
-        try:
-            answer.get(None if deadline == inf else max(0.0, deadline - monotonic()))
-        except TimeoutError:
-            raise
-        except (ActorError, SupervisionError) as error:
-            del self._owing[0]
-            if not _has_ended_well(error):
-                raise
-        else:
-            del self._owing[0]
-
-
-def _has_ended_well(error: ActorError | SupervisionError) -> bool:
-    """Whether it tells of a process that has ended by itself with status 0, as by `os._exit(0)`."""
-    return all(one.death is not None and one.death.exit_code == 0 for one in error.failures)
 
 
 def _merged(errors: Sequence[ActorError | SupervisionError]) -> ActorError | SupervisionError:

@@ -1,7 +1,7 @@
 """The driver of a training: carries out the actions of its rounds.
 
-Runs in: the thread that calls `run`. Answers and deaths come in on the receiving thread, and units
-on threads of their own; all of them enter one inbox.
+Runs in: the thread that calls `run`; in `torchrun`, a thread of its own. Answers and deaths come in
+on the receiving thread, and units on threads of their own; all of them enter one inbox.
 Owns: the units that were spawned, until `stop`.
 """
 
@@ -41,7 +41,7 @@ from monarch._src.spmd.elastic.state.rounds import (
     Spawn,
 )
 from monarch._src.spmd.elastic.step_reader import Hang, StepReader
-from monarch._src.spmd.elastic.unit import Unit, UnitSpawner
+from monarch._src.spmd.elastic.unit import GivenUnit, Unit, UnitSpawner
 from monarch._src.spmd.elastic.world_group import group_plans_async
 
 log = logging.getLogger("monarch.spmd")
@@ -78,14 +78,21 @@ class Groups(msgspec.Struct, frozen=True):
 
 
 class ElasticDriver:
-    """One for each `ElasticMesh`."""
+    """One for each `ElasticMesh`, or run of `torchrun` whose script trains."""
 
     def __init__(
-        self, rounds: Rounds, spawner: UnitSpawner, groups: Groups, step_within_s: float | None
+        self,
+        rounds: Rounds,
+        spawner: UnitSpawner | GivenUnit,
+        groups: Groups,
+        step_within_s: float | None,
+        on_formed: Callable[[Recovery], None] | None = None,
     ) -> None:
+        """`on_formed` is called with each group that was formed, on the thread of `run`."""
         self.rounds = rounds
         self.recoveries: list[Recovery] = []
         self._spawner = spawner
+        self._on_formed = on_formed
         self._groups = groups
         self._inbox = Inbox()
         self._steps = None if step_within_s is None else StepReader(step_within_s, self._end_groups)
@@ -138,9 +145,7 @@ class ElasticDriver:
 
     def stop(self) -> None:
         """Stop all units, those that are being spawned included."""
-        for each in self._unsubscribe:
-            each()
-        self._unsubscribe = []
+        self.detach()
         self._spawner.close()
         for news in self._inbox.take_news():
             if isinstance(news, UnitDone) and isinstance(news.found, Unit):
@@ -150,6 +155,12 @@ class ElasticDriver:
         for each in self._released:
             each.get()
         self._released = []
+
+    def detach(self) -> None:
+        """Watch the units no more; they go on. Idempotent."""
+        for each in self._unsubscribe:
+            each()
+        self._unsubscribe = []
 
     # --- actions ----------------------------------------------------------------------------------
 
@@ -333,6 +344,8 @@ class ElasticDriver:
         self._deadline = self._news_at = None
         self._from_peers, self._from_checkpoint = set(), False
         log.info("generation %d was formed in %.3f s: %s", generation, took, why or "the first")
+        if self._on_formed is not None:
+            self._on_formed(formed)
 
     # --- calls ------------------------------------------------------------------------------------
 

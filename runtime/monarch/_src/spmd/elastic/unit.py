@@ -69,6 +69,26 @@ class Unit:
         return self.procs.stop("training goes on without them")
 
 
+class GivenUnit:
+    """Gives a unit that exists to the one slot of a training; see `UnitSpawner`."""
+
+    def __init__(self, unit: Unit) -> None:
+        self._unit = unit
+
+    def begin(
+        self,
+        slot: int,
+        _number: int,
+        _attempts: int,
+        done: Callable[[int, Unit | BaseException], None],
+    ) -> None:
+        """Give it."""
+        done(slot, self._unit)
+
+    def close(self) -> None:
+        """Nothing is left to do."""
+
+
 class UnitSpawner:
     """Spawns a unit for a slot, and tries again when that fails."""
 

@@ -162,8 +162,14 @@ def test_training_does_not_begin_anew_when_all_state_is_lost() -> None:
     (fail,) = one.on_looked({A: FRESH, B: FRESH}, {})
     assert isinstance(fail, Fail)
     assert fail.why.endswith(
-        "at step 5 or later, and the class has no load_checkpoint(); the last loss: it died"
+        "at step 5 or later, and there is no load_checkpoint(); the last loss: it died"
     )
+
+
+def test_a_rank_that_is_lost_for_good_ends_a_training_whose_units_are_not_spawned_again() -> None:
+    one = running(rounds(spawns_again=False))
+    assert one.on_ran({B: FINAL}, [A], None) == [Fail("a rank is lost for good: it died")]
+    assert one.left == (A,)  # which may be asked for its state
 
 
 def test_recoveries_that_bring_no_step_forward_end() -> None:

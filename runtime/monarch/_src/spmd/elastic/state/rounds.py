@@ -13,6 +13,7 @@ and its end is the next event.
   are left of the old unit still send state, until the next one has it, and are then released.
 - The group goes on with fewer units, down to `least`. A new unit is taken in between two steps: the
   collectives of the running group are ended for that, so that step is repeated.
+- Where units are not spawned again (`spawns_again`), a rank that is lost for good ends training.
 - If `most` rounds in a row bring no step forward, training has failed.
 
 Invariant: a generation number is used once, and every member of a group has the same.
@@ -136,12 +137,14 @@ class Rounds:
     """The rounds of one training."""
 
     def __init__(
-        self, *, slots: int, least: int, most: int, sharded: bool, has_checkpoint: bool
-    ) -> None:
+        self, *, slots: int, least: int, most: int, sharded: bool, has_checkpoint: bool,
+        spawns_again: bool = True,
+    ) -> None:  # fmt: skip
         self.least = least
         self.most = most
         self.sharded = sharded
         self.has_checkpoint = has_checkpoint
+        self.spawns_again = spawns_again
         self.stage = Stage.IDLE
         self.generation = 0
         self.step = 0  # that the present group began at
@@ -303,6 +306,8 @@ class Rounds:
             self.slots[slot], self.sizes[unit] = unit, size
         self._arrived.clear()
         missing = [slot for slot, unit in self.slots.items() if unit is None]
+        if missing and self.generation and not self.spawns_again:
+            return self._fail(f"a rank is lost for good: {self.why}")
         if spawn:
             for slot in missing:
                 if slot not in self.spawning:
@@ -338,7 +343,7 @@ class Rounds:
         if found is None:
             remedy = (
                 "load_checkpoint() has found none" if self.has_checkpoint
-                else "the class has no load_checkpoint()"
+                else "there is no load_checkpoint()"
             )  # fmt: skip
             return self._fail(
                 "no rank is left that has all of the state, which was at step "
