@@ -166,18 +166,19 @@ class Killer(threading.Thread):
         """Kill until it is enough, and have the training end then."""
         try:
             while self.kills < self._wanted:
-                generation = self._wait_for_group()
+                generation = self.wait_for_group()
                 self.end.wait(self._chance.uniform(0, 0.3))
                 victims = self._chance.sample(range(self._ranks), self._chance.choice((1, 1, 2)))
                 for rank in victims:
-                    self._kill(rank)
-                self._wait_for_group(behind=generation)
+                    self.kill(rank)
+                self.wait_for_group(behind=generation)
         except BaseException as error:
             self.error = error
         finally:
             (self._folder / "enough").touch()
 
-    def _kill(self, rank: int) -> None:
+    def kill(self, rank: int) -> None:
+        """Kill the present process of a rank, if there is one."""
         self.end.wait(self._chance.uniform(0, 0.2))
         try:
             os.kill(int((self._folder / f"pid{rank}").read_text()), signal.SIGKILL)
@@ -185,8 +186,8 @@ class Killer(threading.Thread):
             return
         self.kills += 1
 
-    def _wait_for_group(self, behind: int = 0) -> int:
-        """The last generation that all ranks have begun to train in, later than that one."""
+    def wait_for_group(self, behind: int = 0) -> int:
+        """Wait until all ranks train in a generation later than that one; returns the last."""
         for _ in range(int(LONGEST_S / 0.02)):
             begun = [path.name.removeprefix("begun") for path in self._folder.glob("begun*")]
             counts = [int(name.split("-")[0]) for name in begun]
@@ -196,6 +197,26 @@ class Killer(threading.Thread):
             if self.end.wait(0.02):
                 raise RuntimeError("the run has ended")
         raise TimeoutError(f"no group was formed after kill {self.kills}")
+
+
+def test_a_signal_to_the_command_ends_ranks_that_train(tmp_path: Path) -> None:
+    words = ["torchrun", "--nproc-per-node", "2", SCRIPT, str(tmp_path), '{"until": null}']
+    path = os.pathsep.join(p for p in sys.path if p)
+    command = subprocess.Popen(
+        [sys.executable, "-m", "monarch", *words], env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    killer = Killer(tmp_path, ranks=2, kills=1, seed=0)
+    killer.wait_for_group()
+    killer.kill(1)
+    killer.wait_for_group(behind=1)
+    command.terminate()
+    _, err = command.communicate(timeout=LONGEST_S)
+    assert command.returncode == 128 + signal.SIGTERM
+    assert err.splitlines()[-1] == "monarch torchrun: SIGTERM has ended the run"
+    for rank in range(2):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tmp_path / f"pid{rank}").read_text()), 0)
 
 
 # --- where it cannot go on ------------------------------------------------------------------------

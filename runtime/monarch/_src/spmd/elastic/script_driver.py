@@ -120,7 +120,7 @@ class ScriptDriver:
             problem = runtime().agent.set_restarts(int(self._procs.uid, 16), rule).get(AGENT_S)
         except (TimeoutError, AgentGoneError) as error:
             problem = str(error)
-        if problem:
+        if problem and options is not None:
             # Deaths end the run then, as they do without a training.
             log.warning("ranks of %s are not restarted: %s", self._procs.name, problem)
 
