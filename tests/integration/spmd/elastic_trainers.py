@@ -31,6 +31,7 @@ class Fitter(ElasticActor):
         self.weights = torch.randn(WIDTH)
         self.momentum = torch.zeros(WIDTH)
         self.losses: list[float] = []
+        self.world_sizes: list[int] = []  # of the group, at each step
 
     def state_dict(self) -> dict[str, Any]:
         """The weights, and what the optimizer knows."""
@@ -38,14 +39,15 @@ class Fitter(ElasticActor):
         if self.is_told("stop-offer"):
             os.kill(os.getpid(), signal.SIGSTOP)
         optimizer = {"momentum": [self.momentum]}
-        return {"weights": self.weights, "optimizer": optimizer, "losses": self.losses}
+        lists = {"losses": self.losses, "world_sizes": self.world_sizes}
+        return {"weights": self.weights, "optimizer": optimizer, **lists}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take them."""
         self.die_if_told("take")
         self.weights = state["weights"]
         (self.momentum,) = state["optimizer"]["momentum"]
-        self.losses = state["losses"]
+        self.losses, self.world_sizes = state["losses"], state["world_sizes"]
         if (self.folder / "join").exists():
             self.die_when_it_joins()
 
@@ -84,6 +86,7 @@ class Fitter(ElasticActor):
             self.momentum = 0.5 * self.momentum + gradient / self.world.size
             self.weights = self.weights - 0.05 * self.momentum
             self.losses.append(loss.item() / self.world.size)
+            self.world_sizes.append(self.world.size)
             self.step += 1
             self.die_if_told(f"after{self.step}")
 
@@ -103,8 +106,11 @@ class Fitter(ElasticActor):
                 os.kill(pid, signal.SIGINT)
 
     @endpoint
-    def train_until_told(self) -> tuple[int, list[float], list[float]]:
-        """Train until the file `enough` is there; returns the step, the weights, and all losses."""
+    def train_until_told(self) -> tuple[int, list[float], list[float], list[int]]:
+        """Train until the file `enough` is there.
+
+        Returns the step and the weights, and for all steps the losses and the sizes of the group.
+        """
         import torch
         import torch.distributed as dist
 
@@ -113,7 +119,7 @@ class Fitter(ElasticActor):
             enough = torch.tensor(float((self.folder / "enough").exists()))
             dist.all_reduce(enough)
             if enough:
-                return self.step, self.weights.tolist(), self.losses
+                return self.step, self.weights.tolist(), self.losses, self.world_sizes
             self._train(self.step + 1)
 
     @endpoint
@@ -151,6 +157,31 @@ class Fitter(ElasticActor):
             os.kill(os.getpid(), signal.SIGKILL)
 
         dist.init_process_group = die  # pyright: ignore[reportPrivateImportUsage]
+
+
+def without_kills(begun: list[float], sizes: list[int]) -> tuple[list[float], list[float]]:
+    """The weights and the losses of `Fitter` from these weights on, computed in this process.
+
+    `sizes` are those of the group at each step.
+    """
+    import torch
+
+    weights, momentum = torch.tensor(begun), torch.zeros(WIDTH)
+    losses: list[float] = []
+    for step, size in enumerate(sizes):
+        gradients: list[Any] = []
+        loss = 0.0
+        for rank in range(size):
+            torch.manual_seed(1000 * step + rank)
+            inputs = torch.randn(8, WIDTH)
+            error = inputs @ weights - inputs.sum(1)
+            gradients.append(2 * inputs.T @ error / len(inputs))
+            loss += (error**2).mean().item()
+        momentum = 0.5 * momentum + sum(gradients) / size
+        weights = weights - 0.05 * momentum
+        losses.append(loss / size)
+    found: list[float] = weights.tolist()
+    return found, losses
 
 
 class Saver(Fitter):
