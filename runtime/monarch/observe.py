@@ -67,7 +67,13 @@ from monarch._src.telemetry.program_rows import InstrumentMetrics, Process, Span
 from monarch._src.telemetry.replay.file import query_file
 from monarch._src.telemetry.replay.record import Recording, record_to
 from monarch._src.telemetry.sql.missing_rows import MissingRows
-from monarch._src.telemetry.sql.query import QueryEngineClient, QueryResult, query, query_tables
+from monarch._src.telemetry.sql.query import (
+    QueryEngine,
+    QueryEngineClient,
+    QueryResult,
+    query,
+    query_tables,
+)
 from monarch.actor import context as _context  # registers this process as a client
 
 del _context
@@ -104,6 +110,7 @@ __all__ = [
     "Profile",
     "ProfileLine",
     "ProfileTable",
+    "QueryEngine",
     "QueryEngineClient",
     "QueryError",
     "QueryResult",

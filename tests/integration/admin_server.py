@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from monarch._src.actor.runtime import runtime
 from monarch._src.net.session_directory import PREFIX
@@ -62,6 +62,19 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(PATIENCE_S)
         self.sock.connect(self._path)
+
+
+def unix_post(url: str, path: str, body: object, token: str) -> Answer:
+    """A request to the server at the URL of a Unix socket."""
+    connection = _UnixConnection(unquote(urlsplit(url).netloc))
+    try:
+        connection.request(
+            "POST", path, json.dumps(body).encode(), {"Authorization": f"Bearer {token}"}
+        )
+        response = connection.getresponse()
+        return Answer(response.status, dict(response.getheaders()), response.read())
+    finally:
+        connection.close()
 
 
 @dataclass

@@ -82,6 +82,7 @@ _TABLE = {
     f"{_JOB}.job": """
         DEFAULT_JOB_PATH=monarch.job:DEFAULT_JOB_PATH JobState=monarch.job:JobState
         JobTrait=monarch.job:JobTrait LocalJob=monarch.job:LocalJob SSHJob=monarch.job:SSHJob
+        MeshAdminConfig=monarch.job:MeshAdminConfig
         exec_command=monarch.job:exec_command job_load=monarch.job:job_load
         TelemetryConfig=monarch.job:TelemetryConfig
         job_loads=monarch.job:job_loads load_current_job=monarch.job:load_current_job
@@ -112,6 +113,7 @@ _TABLE = {
         Stream=monarch.tensors:Stream get_active_stream=monarch.tensors:get_active_stream
     """,
     "monarch.common.tensor": "Tensor=monarch.tensors:Tensor",
+    "monarch.distributed_telemetry.engine": "QueryEngine=monarch.observe:QueryEngine",
     "monarch.distributed_telemetry.profiler": "profile=monarch.observe:profile_at",
     "monarch.fetch": """
         call_on_shard_and_fetch=monarch.tensors:call_on_shard_and_fetch

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from monarch.actor import Actor, endpoint
+from monarch._src.actor.runtime import runtime
+from monarch._src.admin.server_files import read_record
+from monarch.actor import Actor, endpoint, shutdown_context
 from monarch.config import clear_runtime_config, get_runtime_config
 from monarch.job import LocalJob, MeshAdminConfig, TelemetryConfig
 from monarch.observe import Profile, record
+from tests.integration.admin_server import unix_post
 from tests.workers import PATIENCE_S
 
 pytestmark = pytest.mark.slow
@@ -43,6 +46,107 @@ def test_a_job_keeps_history_from_its_state_on(tmp_path: Path) -> None:
     assert state.query_engine_client.query(sql, PATIENCE_S) == expected
     assert job.telemetry_query_client().query(sql, PATIENCE_S) == expected
     assert get_runtime_config()["telemetry_retention"] == 600.0
+    procs.stop().get()
+    job.kill()
+
+
+@pytest.fixture
+def own_session() -> Iterator[None]:
+    """The admin server of a test ends with the session of the test."""
+    shutdown_context()
+    yield
+    shutdown_context()
+
+
+@pytest.mark.usefixtures("own_session")
+def test_programs_for_monarch_read_the_addresses_of_a_job_with_telemetry(tmp_path: Path) -> None:
+    job = LocalJob().enable_telemetry()
+    state = job.state(tmp_path / "job")
+    procs = state.hosts.spawn_procs({"gpus": 2}, name="trainers")
+    procs.initialized.get()
+    session = Path(runtime().directory)
+    assert state.dashboard_url is None
+    assert read_record(session) is None, "nothing has asked for a server"
+    url = state.telemetry_url
+    assert url is not None
+    assert url.startswith("http+unix://")
+    record_of_server = read_record(session)
+    assert record_of_server is not None
+    assert url == state.admin_url == record_of_server.url
+    sql = "SELECT rank FROM procs WHERE mesh = 'trainers' ORDER BY rank"
+    answer = unix_post(url, "/v1/query", {"sql": sql}, record_of_server.observer_token)
+    assert answer.json["rows"] == [{"rank": 0}, {"rank": 1}]
+    assert state.dashboard_url is None
+    procs.stop().get()
+    job.kill()
+
+
+@pytest.mark.usefixtures("own_session")
+def test_a_job_with_a_dashboard_has_all_addresses_at_its_port(tmp_path: Path) -> None:
+    config = TelemetryConfig(include_dashboard=True, dashboard_port=0)
+    job = LocalJob().enable_telemetry(config)
+    state = job.state(tmp_path / "job")
+    assert read_record(Path(runtime().directory)) is not None, "`state` has started it"
+    url = state.telemetry_url
+    assert url is not None
+    assert url.startswith("http://127.0.0.1:")
+    assert state.admin_url == url
+    assert state.dashboard_url is not None
+    assert state.dashboard_url.startswith(f"{url}/dashboard/?token=")
+    job.kill()
+
+
+def test_a_job_without_telemetry_has_neither_engine_nor_addresses(tmp_path: Path) -> None:
+    job = LocalJob()
+    state = job.state(tmp_path / "job")
+    for name in ("query_engine", "telemetry_url", "admin_url", "dashboard_url"):
+        assert getattr(state, name) is None, name
+    job.enable_telemetry()
+    assert state.query_engine is not None, "history is kept from now on, so it has its engine"
+    job.kill()
+
+
+def test_without_the_extra_for_servers_queries_run_and_addresses_say_what_is_missing(
+    run_python: Callable[..., str],
+) -> None:
+    program = """
+import sys
+sys.modules["starlette"] = None
+from monarch.job import LocalJob, TelemetryConfig
+state = LocalJob().enable_telemetry().state(None)
+print(state.query_engine_client.query("SELECT count(*) AS n FROM procs"), state.dashboard_url)
+for name in ("telemetry_url", "admin_url"):
+    try:
+        print(getattr(state, name))
+    except RuntimeError as error:
+        print(error)
+try:
+    LocalJob().enable_telemetry(TelemetryConfig(include_dashboard=True)).state(None)
+except RuntimeError as error:
+    print(error)
+"""
+    missing = (
+        "the admin server needs starlette, which is not installed; "
+        "pip install 'monarch-jupyter[admin]'"
+    )
+    expected = ["{'rows': [{'n': 0}]} None", *[missing] * 3]
+    assert run_python(program).splitlines() == expected
+
+
+def test_the_engine_of_a_job_answers_with_arrow_tables(tmp_path: Path) -> None:
+    """As programs for Monarch 0.6 ask."""
+    pytest.importorskip("pyarrow", reason="an Arrow table is a pyarrow.Table")
+    job = LocalJob().enable_telemetry()
+    state = job.state(tmp_path / "job")
+    procs = state.hosts.spawn_procs({"gpus": 2}, name="trainers")
+    procs.spawn("worker", Worker).step.call().get()
+    space: dict[str, Any] = {}
+    exec("from monarch.distributed_telemetry.engine import QueryEngine", space)
+    assert isinstance(state.query_engine, space["QueryEngine"])
+    sql = "SELECT endpoint, count(*) AS n FROM messages WHERE mesh = 'trainers' GROUP BY endpoint"
+    assert state.query_engine.query(sql).to_pydict() == {"endpoint": ["step"], "n": [2]}
+    reader = state.query_engine.query_stream(sql)
+    assert [batch.to_pylist() for batch in reader] == [[{"endpoint": "step", "n": 2}]]
     procs.stop().get()
     job.kill()
 

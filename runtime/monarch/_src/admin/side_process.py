@@ -29,6 +29,7 @@ from monarch._src.system.process import pidfd
 
 INSTALL = "pip install 'monarch-jupyter[admin]'"
 STOP_S = 10.0
+_starting = threading.Lock()  # so that two threads start one server
 _reapers: dict[int, threading.Thread] = {}  # by pid, of the servers that this process has started
 
 
@@ -95,7 +96,8 @@ def start_admin(config: MeshAdminConfig | None = None) -> AdminServer:
         if find_spec(name) is None:
             raise RuntimeError(f"the admin server needs {name}, which is not installed; {INSTALL}")
     directory = Path(run.directory)
-    record = read_record(directory) or _started(directory, config or MeshAdminConfig())
+    with _starting:
+        record = read_record(directory) or _started(directory, config or MeshAdminConfig())
     return AdminServer(record.url, record.observer_token, record.owner_token, dashboard_url(record))
 
 

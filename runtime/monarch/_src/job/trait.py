@@ -14,14 +14,14 @@ import os
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from monarch._src.admin.side_process import AdminServer, MeshAdminConfig, start_admin
+from monarch._src.admin.side_process import MeshAdminConfig
 from monarch._src.errors import JobError
 from monarch._src.job import record
-from monarch._src.mesh.client import session_for_client
+from monarch._src.job.job_state import JobState, Monitoring
 from monarch._src.mesh.meshes import HostMesh, another_handle
 from monarch._src.session.workers.api import attached_workers, has_workers
 from monarch._src.telemetry.history.telemetry_config import TelemetryConfig
@@ -31,54 +31,6 @@ from monarch._src.telemetry.sql.query import QueryEngineClient
 log = logging.getLogger("monarch.job")
 DEFAULT_JOB_PATH = ".monarch/job_state.pkl"
 J = TypeVar("J", bound="JobTrait")
-
-
-class JobState:
-    """The hosts of a job: an attribute with a `HostMesh` for each mesh that was requested."""
-
-    def __init__(self, hosts: Mapping[str, HostMesh]) -> None:
-        self._hosts = dict(hosts)
-        self._admin: AdminServer | None = None
-
-    def __getattr__(self, name: str) -> HostMesh:
-        hosts: dict[str, HostMesh] = self.__dict__.get("_hosts", {})
-        try:
-            return hosts[name]
-        except KeyError:
-            known = ", ".join(hosts) or "none"
-            raise AttributeError(f"the job has no mesh {name!r}; it has {known}") from None
-
-    @property
-    def query_engine_client(self) -> QueryEngineClient:
-        """Runs SQL over the live state of this program's session."""
-        return QueryEngineClient()
-
-    @property
-    def admin_url(self) -> str | None:
-        """The address of the admin server; None unless the job has `enable_admin`."""
-        return None if self._admin is None else self._admin.url
-
-    @property
-    def dashboard_url(self) -> str | None:
-        """The address of the web page, with a token that reads.
-
-        None unless the job has an admin server at a port, as `enable_telemetry` with
-        `include_dashboard=True` starts it.
-        """
-        return None if self._admin is None else self._admin.dashboard_url
-
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self._hosts]
-
-    def __iter__(self) -> Iterator[str]:
-        """The names of the meshes."""
-        return iter(self._hosts)
-
-    def __getitem__(self, name: str) -> HostMesh:
-        return self._hosts[name]
-
-    def __repr__(self) -> str:
-        return f"JobState({', '.join(f'{name}={mesh!r}' for name, mesh in self._hosts.items())})"
 
 
 class JobTrait(ABC):
@@ -99,8 +51,7 @@ class JobTrait(ABC):
             "_apply_id",
             "_applied",
             "_record",
-            "_admin_config",
-            "_telemetry",
+            "_monitoring",
         }
     )
 
@@ -110,8 +61,7 @@ class JobTrait(ABC):
         self._apply_id: str | None = None
         self._applied: float | None = None
         self._record: Path | None = None  # where `state` has found or written it
-        self._admin_config: MeshAdminConfig | None = None
-        self._telemetry: TelemetryConfig | None = None
+        self._monitoring = Monitoring()
 
     # --- for subclasses to implement --------------------------------------------------------------
 
@@ -282,7 +232,7 @@ class JobTrait(ABC):
         """
         if config is not None and options:
             raise TypeError("give enable_admin a MeshAdminConfig or its fields, not both")
-        self._admin_config = MeshAdminConfig(**options) if config is None else config
+        self._monitoring.admin = MeshAdminConfig(**options) if config is None else config
         return self
 
     def enable_telemetry(
@@ -298,6 +248,10 @@ class JobTrait(ABC):
         job keeps history if it says so itself. It stays on in this program until
         `monarch.observe.record(0)`. Nothing has to be enabled for queries over the live state.
 
+        `JobState` then has `query_engine`, `telemetry_url` and `admin_url`. The server at these
+        addresses starts with `state` if an admin server or the dashboard is asked for, and
+        otherwise when one of them is read first: a program that only queries needs no server.
+
         Args:
             config: the history to keep; None: as `TelemetryConfig(**options)`.
             mesh_admin_config: also start an admin server, as `enable_admin` with it.
@@ -307,7 +261,7 @@ class JobTrait(ABC):
         """
         if config is not None and options:
             raise TypeError(f"give a TelemetryConfig or {', '.join(options)}, not both")
-        self._telemetry = TelemetryConfig(**options) if config is None else config
+        self._monitoring.telemetry = TelemetryConfig(**options) if config is None else config
         if mesh_admin_config is not None:
             self.enable_admin(mesh_admin_config)
         if self.active and self.apply_id in _states:  # this program has attached already
@@ -336,24 +290,11 @@ class JobTrait(ABC):
                 self.kill()
             raise
         self._keep_history()
-        config = self._server_config()
-        if config is not None:
-            session_for_client()
-            state._admin = start_admin(config)  # pyright: ignore[reportPrivateUsage]
-        return state
-
-    def _server_config(self) -> MeshAdminConfig | None:
-        """Where the admin server listens; None: the job has none."""
-        config, telemetry = self._admin_config, self._telemetry
-        if telemetry is None or not telemetry.include_dashboard:
-            return config
-        if config is not None and config.admin_addr is not None:
-            return config
-        return MeshAdminConfig(f"127.0.0.1:{telemetry.dashboard_port}")
+        return state._monitored(self._monitoring)  # pyright: ignore[reportPrivateUsage]
 
     def _keep_history(self) -> None:
-        if self._telemetry is not None:
-            for missing in self._telemetry.apply():
+        if self._monitoring.telemetry is not None:
+            for missing in self._monitoring.telemetry.apply():
                 log.warning("history is not kept yet: %s", missing)
 
     def kill(self) -> None:

@@ -42,6 +42,34 @@ def test_what_is_missing_is_told_below_the_rows() -> None:
     assert str(partial).splitlines() == ["n", "(0 rows)", "missing rows of procs: a: it is gone"]
 
 
+def test_an_arrow_table_has_the_types_of_the_columns_also_without_rows() -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="an Arrow table is a pyarrow.Table")
+    names, kinds = ("i", "u", "f", "b", "t"), ("BIGINT", "UBIGINT", "DOUBLE", "BOOLEAN", "VARCHAR")
+    rows = ((-1, 2**64 - 1, 0.5, True, "x"), (None,) * 5)
+    table = QueryResult(names, kinds, rows).arrow()
+    assert table.to_pylist() == [dict(zip(names, row, strict=True)) for row in rows]
+    assert QueryResult(names, kinds, ()).arrow().schema == table.schema
+    whole = QueryResult(("sum",), ("HUGEINT",), ((3,),)).arrow()
+    assert whole.schema.types == [pyarrow.int64()]
+
+
+ARROW = """
+import sys
+from monarch.observe import QueryEngine, QueryError
+sys.modules["pyarrow"] = None
+try:
+    QueryEngine().query("no query at all")
+except QueryError as error:
+    print(error)
+"""
+
+
+def test_without_pyarrow_an_arrow_table_is_refused_with_the_remedy(
+    run_python: Callable[..., str],
+) -> None:
+    assert run_python(ARROW).startswith("an Arrow table needs pyarrow, which is not installed; pip")
+
+
 @pytest.mark.parametrize("timeout", [-1.0, float("inf"), float("nan")])
 def test_a_time_out_that_is_no_time_is_refused(timeout: float) -> None:
     with pytest.raises(ValueError, match="give seconds, at least 0 and finite, or None"):

@@ -32,6 +32,10 @@ _DTYPES = {
     "BIGINT": "Int64", "INTEGER": "Int64", "UBIGINT": "UInt64", "DOUBLE": "float64",
     "BOOLEAN": "boolean", "VARCHAR": "object",
 }  # fmt: skip
+_ARROW_TYPES = {
+    "BIGINT": "int64", "INTEGER": "int32", "UBIGINT": "uint64", "DOUBLE": "float64",
+    "BOOLEAN": "bool", "VARCHAR": "string",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,22 @@ class QueryResult:
         frame.columns = list(self.columns)
         frame.attrs["missing"] = self.missing
         return frame
+
+    def arrow(self) -> Any:
+        """The rows as a `pyarrow.Table`.
+
+        Columns of numbers, texts and truth values have the types of the query, also without rows;
+        Arrow finds the type of any other column from its values.
+
+        Raises:
+            QueryError: pyarrow is not installed.
+        """
+        pyarrow = pyarrow_module()
+        columns = [
+            pyarrow.array([row[at] for row in self.rows], type=_ARROW_TYPES.get(kind))
+            for at, kind in enumerate(self.types)
+        ]
+        return pyarrow.Table.from_arrays(columns, names=list(self.columns))
 
     def __str__(self) -> str:
         return "\n".join([*table_lines(self, MOST_SHOWN), *self.missing_lines])
@@ -197,6 +217,58 @@ class QueryEngineClient:
         if found.missing:
             raise TimeoutError("; ".join(found.missing_lines))
         return {"rows": found.dicts()}
+
+
+class QueryEngine:
+    """Queries the session of this process, with the signature of Monarch's `QueryEngine`.
+
+    Answers are Arrow tables, for which pyarrow must be installed. The dialect is DuckDB's.
+
+    Args:
+        actor: has no effect. In Monarch it is the actor that collects the tables; here host agents
+            and processes answer themselves.
+    """
+
+    def __init__(self, actor: object = None) -> None:
+        del actor
+
+    def query(self, sql: str) -> Any:
+        """The rows of a query as a `pyarrow.Table`; see `monarch.observe.query`.
+
+        Raises:
+            QueryError: the query is refused or fails, or pyarrow is not installed.
+            TimeoutError: rows are missing, because a host or rank has not answered; names them.
+        """
+        pyarrow_module()  # before hosts are asked
+        found = query(sql)
+        if found.missing:
+            raise TimeoutError("; ".join(found.missing_lines))
+        return found.arrow()
+
+    def query_stream(self, sql: str) -> Any:
+        """The same rows as a `pyarrow.RecordBatchReader`. The query has run when this returns.
+
+        Raises:
+            QueryError, TimeoutError: as `query`.
+        """
+        return self.query(sql).to_reader()
+
+
+def pyarrow_module() -> Any:
+    """The package `pyarrow`.
+
+    Raises:
+        QueryError: it is not installed.
+    """
+    try:
+        return import_module("pyarrow")
+    except ModuleNotFoundError as error:
+        if error.name != "pyarrow":
+            raise
+        raise QueryError(
+            "an Arrow table needs pyarrow, which is not installed; pip install pyarrow, or use "
+            "`query_engine_client`, whose answers are dicts"
+        ) from None
 
 
 def query_tables() -> dict[str, dict[str, str]]:
