@@ -47,8 +47,8 @@ def _run(invocation: Invocation) -> object:
         value = result.csv()
     for name in names:
         invocation.namespace[name] = value
-    if value is not result:  # its own form names what is missing
-        for line in result.missing_lines:
+    if value is not result:  # its own form names what is missing or dropped
+        for line in [*result.missing_lines, *result.dropped_lines]:
             sys.stderr.write(f"monarch: {line}\n")
     if isinstance(value, str):
         sys.stdout.write(value)

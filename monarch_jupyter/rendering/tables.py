@@ -15,12 +15,12 @@ MOST = 200
 
 
 def query_text(result: QueryResult) -> str:
-    """The rows in aligned columns, then the parts of the answer that are missing."""
+    """The rows in aligned columns, then the parts that are missing or dropped."""
     return str(result)
 
 
 def query_html(result: QueryResult) -> Html:
-    """The rows as a table, then the parts of the answer that are missing."""
+    """The rows as a table, then the parts that are missing or dropped."""
     shown = result.rows[:MOST]
     table = html.table(
         result.columns,
@@ -35,6 +35,7 @@ def query_html(result: QueryResult) -> Html:
         text += f", {count - len(shown)} not shown; `_.rows` has all"
     parts: list[object] = [table, html.element("div", html.toned(text, "muted"))]
     parts += [html.element("div", html.toned(line, "bad")) for line in result.missing_lines]
+    parts += [html.element("div", html.toned(line, "muted")) for line in result.dropped_lines]
     return html.card(*parts)
 
 

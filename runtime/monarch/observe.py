@@ -66,7 +66,7 @@ from monarch._src.telemetry.perfetto.state.summary import ProfileLine, ProfileTa
 from monarch._src.telemetry.program_rows import InstrumentMetrics, Process, SpanMetrics
 from monarch._src.telemetry.replay.file import query_file
 from monarch._src.telemetry.replay.record import Recording, record_to
-from monarch._src.telemetry.sql.missing_rows import MissingRows
+from monarch._src.telemetry.sql.missing_rows import DroppedRows, MissingRows
 from monarch._src.telemetry.sql.query import (
     QueryEngine,
     QueryEngineClient,
@@ -84,6 +84,7 @@ __all__ = [
     "CallRecord",
     "CaseFile",
     "Cycle",
+    "DroppedRows",
     "EndpointErrors",
     "EndpointMetrics",
     "Evidence",

@@ -124,6 +124,37 @@ def test_every_form_of_a_result_names_the_missing_rows(kernel: Kernel) -> None:
     assert kernel.value("found.missing == missing") == "True"
 
 
+FULL = """
+from monarch.actor import Actor, endpoint
+from monarch.observe import record
+
+class Worker(Actor):
+    @endpoint
+    def step(self) -> None:
+        pass
+
+record(rows=3)
+worker = workers.spawn("worker", Worker)
+for _ in range(5):
+    worker.step.call().get()
+"""
+
+
+def test_every_form_of_a_result_tells_what_history_has_dropped(kernel: Kernel) -> None:
+    kernel.ok("%monarch spawn workers gpus=2")
+    kernel.ok(FULL)
+    cell = "SELECT count(*) AS n FROM messages WHERE mesh = 'workers'"
+    shown = kernel.ok(f"%%monarch sql found\n{cell}").result
+    line = shown["text/plain"].splitlines()[-1]
+    assert line.startswith("dropped rows of messages: workers[gpus=0..1] on ")
+    assert ": 4 made room for newer ones; complete since " in line
+    assert line in shown["text/html"]
+    assert kernel.value("found.rows, [one.count for one in found.dropped]") == "(((6,),), [2, 2])"
+    for options in ("--csv", "--df"):
+        assert f"monarch: {line}\n" in kernel.ok(f"%%monarch sql {options} f\n{cell}").stderr
+    assert kernel.value("f.attrs['dropped'] == found.dropped") == "True"
+
+
 def test_tables_and_columns_complete_in_the_cell(kernel: Kernel) -> None:
     assert kernel.complete("%%monarch sql\nSELECT * FROM pro") == ["procs", "proc_nodes"]
     assert "log_lines" in kernel.complete("%%monarch sql\nSELECT text\nFROM lo")

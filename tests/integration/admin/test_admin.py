@@ -83,6 +83,42 @@ def test_a_proc_says_what_it_runs(admin: AdminProcess, four: ProcMesh, gate: Gat
     answer.get(timeout=PATIENCE_S)
 
 
+def test_stacks_that_were_stored_are_there_when_the_program_has_gone_on(
+    admin: AdminProcess, four: ProcMesh, gate: GateKeeper
+) -> None:
+    path = f"/v1/pyspy_dump/{proc_reference(four, 2)}"
+    answer = four.spawn("faulty", Faulty).hold_on.call([2], gate.gate)
+    gate.wait_entered()
+    stored = admin.post(path)
+    assert stored.status == 200
+    gate.open()
+    answer.get(timeout=PATIENCE_S)
+    dump = stored.json["dump_id"]
+    frames = {"sql": f"SELECT thread, function FROM stored_frames WHERE dump_id = '{dump}'"}
+    stored_rows = admin.post("/v1/query", frames).json["rows"]
+    assert any(row["function"].endswith("pass_through") for row in stored_rows), stored_rows
+    sql = (
+        "SELECT d.proc_ref, d.capture_mode, d.pid = p.pid AS same, f.name FROM pyspy_dumps d "
+        "JOIN pyspy_stack_traces t USING (dump_id) JOIN pyspy_frames f USING (dump_id, thread_id) "
+        "JOIN procs p ON p.mesh || '[' || p.rank || ']' = d.proc_ref "
+        f"WHERE dump_id = '{dump}' AND f.frame_depth < 2 AND thread_id IN (SELECT thread_id FROM "
+        f"pyspy_frames WHERE dump_id = '{dump}' AND name LIKE '%pass_through') "
+        "ORDER BY f.frame_depth"
+    )
+    inner, outer = admin.post("/v1/query", {"sql": sql}).json["rows"]
+    place = {"proc_ref": f"{four.name}[2]", "capture_mode": "stored", "same": True}
+    assert inner == {**place, "name": inner["name"]}
+    assert inner["name"].endswith("pass_through")
+    assert outer["name"].endswith("hold_on")
+    idle = admin.post(f"/v1/pyspy_dump/{proc_reference(four, 0)}")
+    assert idle.status == 200, "an idle rank has stacks too"
+    count = {"sql": "SELECT dump_id, count(*) > 0 AS n FROM stored_frames GROUP BY 1"}
+    found = {row["dump_id"] for row in admin.post("/v1/query", count).json["rows"]}
+    assert {dump, idle.json["dump_id"]} <= found
+    assert admin.post("/v1/pyspy_dump/proc:none:1:0").status == 404
+    assert admin.post("/v1/pyspy_dump/root").status == 400
+
+
 def test_a_flame_graph_of_a_proc_is_a_picture(
     admin: AdminProcess, four: ProcMesh, gate: GateKeeper
 ) -> None:

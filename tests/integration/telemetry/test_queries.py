@@ -115,10 +115,14 @@ def test_a_host_is_told_with_its_agent_and_the_lines_that_it_keeps(mesh: ProcMes
 def test_proc_meshes_and_actor_meshes_are_told_once_each(mesh: ProcMesh) -> None:
     mesh.spawn("echo", Echo).initialized.get()
     mesh.slice(gpus=slice(1, 3)).spawn("some", Echo).initialized.get()
-    found = ask("SELECT given_name, class, parent_mesh_id, shape_json FROM meshes ORDER BY id")
+    found = ask(
+        "SELECT given_name, class, parent_mesh_id, shape_json FROM meshes WHERE class != 'Host' "
+        "ORDER BY id"
+    )
     uid = int(mesh.uid, 16)
+    ((host,),) = ask("SELECT id FROM meshes WHERE class = 'Host'").rows
     assert found.rows == (
-        ("workers", "Proc", None, '{"inner":{"labels":["gpus"],"sizes":[4]}}'),
+        ("workers", "Proc", host, '{"inner":{"labels":["gpus"],"sizes":[4]}}'),
         ("echo", "Python<Echo>", uid, '{"inner":{"labels":["gpus"],"sizes":[4]}}'),
         ("some", "Python<Echo>", uid, '{"inner":{"labels":["gpus"],"sizes":[2]}}'),
     )
@@ -442,7 +446,7 @@ def test_several_hosts_answer_and_one_that_is_gone_is_named(
         assert [row[1] for row in found] == [[0, 1], [2, 3]]
         assert len({row[0] for row in found}) == 2
         assert ask("SELECT count(*), count(DISTINCT host) FROM hosts").rows == ((3, 3),)
-        assert ask("SELECT given_name FROM meshes ORDER BY id").rows == (
+        assert ask("SELECT given_name FROM meshes WHERE class != 'Host' ORDER BY id").rows == (
             ("far",),
             ("worker_actor",),
         )
@@ -490,7 +494,11 @@ def test_another_process_may_ask_about_a_session(
         "ON m.sender = c.caller AND m.call = c.call",
     )  # fmt: skip
     assert (status, err) == (0, "")
-    assert json.loads(out) == {"rows": [{"caller_mesh": "client", "rank": 1}], "missing": []}
+    assert json.loads(out) == {
+        "rows": [{"caller_mesh": "client", "rank": 1}],
+        "missing": [],
+        "dropped": [],
+    }
     gate.open()
     answer.get()
 

@@ -6,6 +6,7 @@ from monarch._src.admin import handlers
 from monarch._src.admin.cluster_reader import ClusterReader
 from monarch._src.admin.handlers import Refusal
 from monarch._src.admin.state.openapi import QueryRequest
+from monarch._src.admin.state.stack_dumps import StackDumps
 
 NOBODY = ClusterReader(list)
 
@@ -20,18 +21,19 @@ def test_a_query_that_computes_for_too_long_is_ended(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(handlers, "QUERY_S", 1.0)
     endless = "SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE a.range * b.range = -1"
     with pytest.raises(Refusal, match=r"did not end within 1 s") as refused:
-        handlers.query(NOBODY, QueryRequest(endless))
+        handlers.query(NOBODY, QueryRequest(endless), StackDumps())
     assert refused.value.status == 504
     monkeypatch.undo()
-    answer = handlers.query(NOBODY, QueryRequest("SELECT 1 AS one"))
+    answer = handlers.query(NOBODY, QueryRequest("SELECT 1 AS one"), StackDumps())
     assert answer.rows == [{"one": 1}], "the next query is not interrupted"
 
 
 def test_an_answer_of_too_many_rows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handlers, "MOST_ROWS", 10)
-    assert len(handlers.query(NOBODY, QueryRequest("SELECT * FROM range(10)")).rows) == 10
+    found = handlers.query(NOBODY, QueryRequest("SELECT * FROM range(10)"), StackDumps())
+    assert len(found.rows) == 10
     with pytest.raises(Refusal, match="more than 10 rows") as refused:
-        handlers.query(NOBODY, QueryRequest("SELECT * FROM range(11)"))
+        handlers.query(NOBODY, QueryRequest("SELECT * FROM range(11)"), StackDumps())
     assert refused.value.status == 400
 
 

@@ -131,6 +131,10 @@ def _handlers(service: AdminService) -> dict[str, Handler]:
         proc, query = request.path_params["proc"], dict(request.query_params)
         return await json_response(lambda: handlers.stacks(reader, proc, query))
 
+    async def pyspy_dump(request: Request) -> Response:
+        proc = request.path_params["proc"]
+        return await json_response(lambda: handlers.dump(reader, service.dumps, proc))
+
     async def flame_graph(request: Request) -> Response:
         proc, wanted = request.path_params["proc"], await read_body(request, openapi.FlameRequest)
         try:
@@ -144,7 +148,7 @@ def _handlers(service: AdminService) -> dict[str, Handler]:
 
     async def query(request: Request) -> Response:
         asked = await read_body(request, openapi.QueryRequest)
-        return await json_response(lambda: handlers.query(reader, asked))
+        return await json_response(lambda: handlers.query(reader, asked, service.dumps))
 
     async def metrics(_request: Request) -> Response:
         text = await run_in_threadpool(handlers.metrics, reader)
@@ -169,7 +173,8 @@ def _handlers(service: AdminService) -> dict[str, Handler]:
         "schema_admin": _constant(openapi.schema_of(openapi.AdminInfo), SCHEMA_TYPE),
         "schema_error": _constant(openapi.schema_of(openapi.ErrorAnswer), SCHEMA_TYPE),
         "openapi": _constant(openapi.document(VERSION), "application/json"),
-        "explain": explain, "pyspy": pyspy, "flame_graph": flame_graph, "config": config,
+        "explain": explain, "pyspy": pyspy, "pyspy_dump": pyspy_dump,
+        "flame_graph": flame_graph, "config": config,
         "query": query, "metrics": metrics, "skill": skill, "stop": stop, "kill": kill,
     }  # fmt: skip
 

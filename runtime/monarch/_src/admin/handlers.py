@@ -11,7 +11,11 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
+import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TypeVar
 
 import msgspec
@@ -28,6 +32,7 @@ from monarch._src.admin.state.case_file import CaseFile
 from monarch._src.admin.state.nodes import Cluster, Missing, NodePayload
 from monarch._src.admin.state.openmetrics import exposition
 from monarch._src.admin.state.references import BadReferenceError, Reference, parse, parse_proc
+from monarch._src.admin.state.stack_dumps import StackDumps
 from monarch._src.errors import QueryError, QueryTimeoutError
 from monarch._src.net.observer import Question, ask_agents
 from monarch._src.observe.flame_graph.query import ANSWER_S as SAMPLES_S
@@ -35,8 +40,10 @@ from monarch._src.observe.flame_graph.query import FlameGraph
 from monarch._src.session import reap
 from monarch._src.session.directories import Session
 from monarch._src.system import process_table
+from monarch._src.telemetry.sql.collect import Collected
 from monarch._src.telemetry.sql.query import run_query
 from monarch._src.telemetry.sql.state.pushdown import Need
+from monarch._src.telemetry.sql.state.schema import STORED_FRAMES
 from monarch._src.wire.messages import (
     Condition,
     ReadStacks,
@@ -171,7 +178,13 @@ def stacks(reader: ClusterReader, proc: str, query: Mapping[str, str]) -> openap
     """The stacks of a proc, as the agent of its host reads them with py-spy."""
     _check_names(query, {"full", "idle"})
     full, idle = _flag(query, "full", False), _flag(query, "idle", False)
-    reference, session = _rank(reader, proc)
+    reference, session, _ = _rank(reader, proc)
+    return _stacks(reference, session, full=full, idle=idle)
+
+
+def _stacks(
+    reference: Reference, session: Session, *, full: bool, idle: bool
+) -> openapi.StacksAnswer:
     question = ReadStacks(1, [(reference.mesh, [reference.rank])], full, idle, STACKS_S)
     answer = _answer_of(session, question, StacksRead, STACKS_S + ANSWER_S)
     if answer.problem:
@@ -190,9 +203,42 @@ def stacks(reader: ClusterReader, proc: str, query: Mapping[str, str]) -> openap
     raise Refusal(404, f"there is no node {reference}")
 
 
+def dump(reader: ClusterReader, dumps: StackDumps, proc: str) -> openapi.DumpAnswer:
+    """Read the stacks of a proc with all its threads, and store them for queries."""
+    reference, session, found = _rank(reader, proc)
+    threads = _stacks(reference, session, full=True, idle=True).threads
+    if not threads:
+        raise Refusal(503, f"the stacks of {reference} could not be read")
+    properties = found.properties.Proc
+    parent = reader.cluster().nodes.get(found.parent or "")
+    host = None if parent is None else parent.properties.Host
+    assert properties is not None
+    dump_id, now_us = uuid.uuid4().hex, time.time_ns() // 1000
+    counts = Counter[str]()
+    dumps.add([
+        {
+            "session": session.name, "host": "" if host is None else host.host, "dump_id": dump_id,
+            "timestamp_us": now_us, "pid": properties.pid, "mesh_id": reference.mesh,
+            "mesh": properties.mesh, "rank": reference.rank, "thread": name,
+            "depth": depth, "function": frame.name, "file": frame.filename or None,
+            "line": frame.line or None, "waits": thread.waits,
+        }
+        for thread in threads
+        for name in [_numbered(thread.name, counts)]
+        for depth, frame in enumerate(thread.frames)
+    ])  # fmt: skip
+    return openapi.DumpAnswer(dump_id)
+
+
+def _numbered(name: str, counts: Counter[str]) -> str:
+    """The name of a thread; a second one of that name in a dump gets a number."""
+    counts[name] += 1
+    return name if counts[name] == 1 else f"{name} ({counts[name]})"
+
+
 def flame_graph(reader: ClusterReader, proc: str, wanted: openapi.FlameRequest) -> bytes:
     """A flame graph of a proc as SVG, as the agent of its host samples it with py-spy."""
-    reference, session = _rank(reader, proc)
+    reference, session, _ = _rank(reader, proc)
     question = SampleStacks(
         1, [(reference.mesh, [reference.rank])], wanted.duration_s, wanted.rate_hz, wanted.threads,
         wanted.native, wanted.nonblocking,
@@ -204,13 +250,13 @@ def flame_graph(reader: ClusterReader, proc: str, wanted: openapi.FlameRequest) 
     return graph.svg().encode()
 
 
-def _rank(reader: ClusterReader, proc: str) -> tuple[Reference, Session]:
-    """A proc whose stacks can be read, and its session."""
+def _rank(reader: ClusterReader, proc: str) -> tuple[Reference, Session, NodePayload]:
+    """A proc whose stacks can be read, its session and its node."""
     reference, session, found = _proc(reader, proc)
     assert found.properties.Proc is not None
     if found.properties.Proc.is_client:
         raise Refusal(400, f"{reference} is the client; only stacks of ranks can be read")
-    return reference, session
+    return reference, session, found
 
 
 def _answer_of(session: Session, question: Question, kind: type[A], timeout_s: float) -> A:
@@ -275,27 +321,45 @@ def explained(reader: ClusterReader, query: Mapping[str, str]) -> CaseFile:
     )  # fmt: skip
 
 
+def _collected(
+    reader: ClusterReader, dumps: StackDumps, needs: Mapping[str, Need], timeout_s: float | None
+) -> Collected:
+    """The rows of the sessions, and those of stored stacks."""
+    collected = reader.collect(dict(needs), timeout_s)
+    stored = needs.get(STORED_FRAMES.name)
+    if stored is not None:
+        rows = dumps.columns(stored.columns, stored.conditions)
+        collected.tables[STORED_FRAMES.name] = rows
+    return collected
+
+
 _querying = threading.Lock()
 
 
-def query(reader: ClusterReader, asked: openapi.QueryRequest) -> openapi.QueryAnswer:
+def query(
+    reader: ClusterReader, asked: openapi.QueryRequest, dumps: StackDumps
+) -> openapi.QueryAnswer:
     """The rows of a query. The engine runs one at a time, for a bounded time."""
     timeout = asked.timeout_s
     if timeout is not None and not 0 <= timeout <= openapi.LONGEST_TIMEOUT_S:
         raise Refusal(400, f"timeout_s must be from 0 to {openapi.LONGEST_TIMEOUT_S:g}")
+
+    def collect(needs: Mapping[str, Need], seconds: float | None) -> Collected:
+        return _collected(reader, dumps, needs, seconds)
+
     with _querying:
         try:
-            found = run_query(
-                asked.sql, timeout, lambda needs, seconds: reader.collect(dict(needs), seconds),
-                MOST_ROWS, QUERY_S,
-            )  # fmt: skip
+            found = run_query(asked.sql, timeout, collect, MOST_ROWS, QUERY_S)
         except QueryTimeoutError as error:
             raise Refusal(504, str(error)) from None
         except QueryError as error:
             status = 503 if "not installed" in str(error) else 400
             raise Refusal(status, str(error)) from None
     missing = tuple(Missing(one.table, one.where, one.reason) for one in found.missing)
-    return openapi.QueryAnswer(found.dicts(), list(found.columns), list(found.types), missing)
+    dropped = tuple(openapi.Dropped(**asdict(one)) for one in found.dropped)
+    return openapi.QueryAnswer(
+        found.dicts(), list(found.columns), list(found.types), missing, dropped
+    )
 
 
 # --- actions --------------------------------------------------------------------------------------

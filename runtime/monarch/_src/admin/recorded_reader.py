@@ -16,7 +16,7 @@ from monarch._src.telemetry.replay.state.layout import LEFT_OUT
 from monarch._src.telemetry.sql.collect import Collected
 from monarch._src.telemetry.sql.missing_rows import MissingRows
 from monarch._src.telemetry.sql.state.pushdown import Need
-from monarch._src.telemetry.sql.state.schema import TABLES
+from monarch._src.telemetry.sql.state.schema import STORED_FRAMES, TABLES
 from monarch._src.wire.messages import Condition
 
 NOT_RECORDED = "this table is not recorded"
@@ -61,6 +61,8 @@ class RecordedReader(ClusterReader):
         collected = Collected()
         for table, need in needs.items():
             collected.begin(table, need)
+            if table == STORED_FRAMES.name:
+                continue  # those are of live sessions
             if table in LEFT_OUT:
                 collected.missing.append(MissingRows(table, str(self.path), NOT_RECORDED))
                 continue

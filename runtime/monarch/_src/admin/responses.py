@@ -6,7 +6,7 @@ Runs in: the admin server. `json_response` runs its function on a worker thread.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
@@ -20,6 +20,7 @@ from monarch._src.admin.cluster_reader import ClusterReader
 from monarch._src.admin.handlers import Refusal
 from monarch._src.admin.state import openapi
 from monarch._src.admin.state.access import AdminRole, Tokens
+from monarch._src.admin.state.stack_dumps import StackDumps
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 ROLE = "monarch.role"
@@ -28,7 +29,10 @@ ROLE = "monarch.role"
 
 @dataclass(frozen=True)
 class AdminService:
-    """The objects that the routes use. `without_token`: the role of a request without a token."""
+    """The objects that the routes use.
+
+    `without_token`: the role of a request without a token. `dumps`: the stacks that are stored.
+    """
 
     reader: ClusterReader
     tokens: Tokens
@@ -37,6 +41,7 @@ class AdminService:
     host: str
     url: str
     pid: int
+    dumps: StackDumps = field(default_factory=StackDumps)
 
 
 def role_of(request: Request) -> AdminRole:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def run(
         sys.stdout.write(result.csv())
     else:
         print("\n".join(table_lines(result)))
-    for line in result.missing_lines:
+    for line in [*result.missing_lines, *result.dropped_lines]:
         print(f"monarch query: {line}", file=sys.stderr)
     return 1 if result.missing else 0
 
@@ -117,4 +118,5 @@ def _data(result: QueryResult) -> dict[str, Any]:
         "missing": [
             {"table": one.table, "where": one.where, "reason": one.reason} for one in result.missing
         ],
+        "dropped": [asdict(one) for one in result.dropped],
     }

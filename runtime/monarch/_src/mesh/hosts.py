@@ -16,8 +16,8 @@ from monarch._src.mesh.spawning import host_text, when_all_done
 from monarch._src.net.local.leader import SHUT_DOWN
 from monarch._src.net.local.waitable import RuntimeEnded
 from monarch._src.shape import Extent, MeshTrait, Region
-from monarch._src.wire.ids import host_of_site
-from monarch._src.wire.messages import Shutdown
+from monarch._src.wire.ids import host_of_site, number_of
+from monarch._src.wire.messages import HostsPlace, Shutdown
 
 
 class Hosts(MeshTrait):
@@ -78,6 +78,17 @@ class Hosts(MeshTrait):
     def _own_sites(self) -> tuple[str, ...]:
         """The sites of the hosts of this slice."""
         return tuple(self._sites[rank] for rank in self._region.ranks()) if self._sites else ()
+
+    def _place(self, run: Runtime) -> HostsPlace | None:
+        """These hosts, for the agents of procs there; None: the host of the spawning process."""
+        sites = self._sites
+        if not sites or (run.proc_ref is not None and sites == (run.site,) and not self._name):
+            return None
+        ranks = self._region.ndslice
+        return HostsPlace(
+            number_of(f"hosts {','.join(sites)}"), self._name, len(sites),
+            list(self._region.labels), ranks.offset, list(ranks.sizes), list(ranks.strides),
+        )  # fmt: skip
 
     def _with_hosts(self, dims: Extent) -> Extent:
         """The dims of these hosts, then those of the processes on each."""

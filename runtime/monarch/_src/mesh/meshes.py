@@ -233,6 +233,7 @@ class HostMesh(Hosts):
         return SpawnPlan(
             run, name or "procs", region, sites, elsewhere, own_devices,
             function, policy, modules, affinity, changes, commands, current_settings,
+            self._place(run),
         )  # fmt: skip
 
     def stop(self) -> Future[None]:

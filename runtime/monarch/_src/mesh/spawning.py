@@ -32,7 +32,7 @@ from monarch._src.shape import Region
 from monarch._src.system.process import free_descriptors, raise_fd_limit
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.ids import host_of_site
-from monarch._src.wire.messages import SpawnProcs, StopMesh
+from monarch._src.wire.messages import HostsPlace, SpawnProcs, StopMesh
 
 NAMED_HOSTS = 3
 SPARE_FDS = 16
@@ -58,6 +58,7 @@ class SpawnPlan:
     changes: list[dict[str, str | None]]  # of the environment
     commands: list[Launch | None]
     settings: Settings
+    hosts: HostsPlace | None = None  # None: the host of this process
 
     def new_ref(self) -> ProcsRef:
         """A reference to the mesh, with a new uid."""
@@ -94,6 +95,7 @@ class SpawnPlan:
             sites=list(self.sites),
             devices=self.own_devices,
             imports=client_imports(path, changed_here(self.elsewhere)) if auto else None,
+            hosts=self.hosts,
         )
 
 

@@ -29,6 +29,21 @@ class UidSource:
         return self._base | next(self._count)
 
 
+_MASK = (1 << 64) - 1
+
+
+@lru_cache(maxsize=1024)
+def number_of(text: str) -> int:
+    """A 64-bit number that stands for a text: FNV-1a.
+
+    Every rank would load hashlib, and OpenSSL with it, for a better one.
+    """
+    number = 0xCBF29CE484222325
+    for byte in text.encode():
+        number = (number ^ byte) * 0x100000001B3 & _MASK
+    return number
+
+
 def agent_at(site: str) -> str:
     """The name of the host agent of another site; AGENT always stands for that of this site."""
     return f"{AGENT}{SITE_MARK}{site}"

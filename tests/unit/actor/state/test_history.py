@@ -31,6 +31,21 @@ def test_rows_that_expire_are_not_counted_as_dropped() -> None:
     assert (ring.all(), ring.expired, ring.dropped) == ([], 4, 1)
 
 
+def test_dropped_rows_that_would_have_expired_are_not_lost() -> None:
+    ring: Ring[tuple[int]] = Ring(3)
+    assert (ring.lost, ring.oldest_ns) == (0, None)
+    for number in range(5):
+        ring.add((number,))
+    assert (ring.lost, ring.oldest_ns) == (2, 2)
+    ring.expire(2)
+    assert ring.lost == 2, "rows 0 and 1 may be younger than the retention"
+    ring.expire(3)
+    assert (ring.lost, ring.oldest_ns) == (0, 3), "they are older than row 2, which has expired"
+    for number in range(5, 8):
+        ring.add((number,))
+    assert (ring.dropped, ring.lost) == (4, 2)
+
+
 def test_texts_are_bounded_in_bytes_and_in_rows() -> None:
     ring: TextRing[LogRecord] = TextRing(4, most_bytes=100)
     for number in range(3):

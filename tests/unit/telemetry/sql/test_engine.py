@@ -216,7 +216,8 @@ def test_without_duckdb_a_query_says_what_to_install(run_python: Callable[..., s
 def test_views_are_made_of_the_tables_that_were_loaded(engine: Engine) -> None:
     place: dict[str, list[Cell]] = {"session": ["s", "s"], "host": ["h", "h"]}
     actors: dict[str, list[Cell]] = {
-        **place, "id": [5, 6], "proc_mesh_id": [7, 7], "proc_mesh": ["workers", "workers"],
+        **place, "id": [5, 6], "mesh_id": [8, 8], "proc_mesh_id": [7, 7],
+        "proc_mesh": ["workers", "workers"],
         "proc_rank": [0, 1], "rank": [0, 1], "name": ["w", "w"], "class": ["W", "W"],
         "status": ["idle", "failed"], "running": [None, None], "queued": [0, 2],
     }  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from monarch.observe import MissingRows, QueryResult, query
+from monarch.observe import DroppedRows, MissingRows, QueryResult, query
 
 RESULT = QueryResult(
     ("mesh", "rank", "text"),
@@ -40,6 +40,13 @@ def test_a_long_result_says_how_many_rows_are_not_shown() -> None:
 def test_what_is_missing_is_told_below_the_rows() -> None:
     partial = QueryResult(("n",), ("BIGINT",), (), (MissingRows("procs", "a", "it is gone"),))
     assert str(partial).splitlines() == ["n", "(0 rows)", "missing rows of procs: a: it is gone"]
+
+
+def test_what_was_dropped_is_told_below_the_rows() -> None:
+    dropped = (DroppedRows("messages", "client", 2, 0),)
+    found = QueryResult(("n",), ("BIGINT",), (), (), dropped)
+    line = "dropped rows of messages: client: 2 made room for newer ones"
+    assert str(found).splitlines() == ["n", "(0 rows)", line]
 
 
 def test_an_arrow_table_has_the_types_of_the_columns_also_without_rows() -> None:

@@ -137,12 +137,13 @@ class LogRecord(NamedTuple):
 class Ring(Generic[R]):
     """The last rows of one kind."""
 
-    __slots__ = ("added", "expired", "rows")
+    __slots__ = ("_outdated", "added", "expired", "rows")
 
     def __init__(self, most: int) -> None:
         self.rows: deque[Any] = deque(maxlen=most)  # rows, or plain tuples of their fields
         self.added = 0
         self.expired = 0
+        self._outdated = 0  # dropped rows that are older than one that has expired
 
     def add(self, row: Any) -> None:
         """Add a row, a tuple of the ring's kind or a plain one. Any thread."""
@@ -155,6 +156,19 @@ class Ring(Generic[R]):
         return max(0, self.added - self.expired - len(self.rows))
 
     @property
+    def lost(self) -> int:
+        """The number of dropped rows that would not have expired since."""
+        return self.dropped - self._outdated
+
+    @property
+    def oldest_ns(self) -> int | None:
+        """When the oldest row was added; None without rows. Any thread."""
+        try:
+            return self.rows[0][0]
+        except IndexError:
+            return None
+
+    @property
     def nbytes(self) -> int:
         """The size of texts, if that is bounded."""
         return 0
@@ -162,9 +176,13 @@ class Ring(Generic[R]):
     def expire(self, before_ns: int) -> None:
         """Drop rows that were added before that time."""
         rows = self.rows
+        expired = 0
         while rows and rows[0][0] < before_ns:
             self._drop_first()
-            self.expired += 1
+            expired += 1
+        if expired:
+            self.expired += expired
+            self._outdated = self.dropped
 
     def resize(self, most: int) -> None:
         """Change the maximal number of rows; the last ones stay."""

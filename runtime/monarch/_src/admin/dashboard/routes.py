@@ -110,7 +110,9 @@ def dashboard_routes(service: AdminService) -> list[Route]:
     async def query(request: Request) -> Response:
         _check_json(request)
         at_s, asked = _at(request), await read_body(request, QueryRequest)
-        return await json_response(lambda: handlers.query(views.reader_at(at_s), asked))
+        return await json_response(
+            lambda: handlers.query(views.reader_at(at_s), asked, service.dumps)
+        )
 
     async def explain(request: Request) -> Response:
         at_s = _at(request)

@@ -57,13 +57,30 @@ class QueryRequest(msgspec.Struct, forbid_unknown_fields=True):
     timeout_s: float | None = None
 
 
+class Dropped(msgspec.Struct):
+    """Rows of the history that made room for newer ones.
+
+    `complete_since_us`: the time from which on none is dropped, in microseconds since 1970; 0: not
+    known.
+    """
+
+    table: str
+    where: str
+    count: int
+    complete_since_us: int
+
+
 class QueryAnswer(msgspec.Struct):
-    """The rows of a query; partial if `missing` has entries."""
+    """The rows of a query; partial if `missing` has entries.
+
+    `dropped`: rows that the query may have asked for and that the history has dropped.
+    """
 
     rows: list[dict[str, Any]]
     columns: list[str]
     types: list[str]
     missing: tuple[Missing, ...] = ()
+    dropped: tuple[Dropped, ...] = ()
 
 
 class Frame(msgspec.Struct):
@@ -91,6 +108,12 @@ class StacksAnswer(msgspec.Struct):
     proc: str
     activity: str
     threads: list[Thread]
+
+
+class DumpAnswer(msgspec.Struct):
+    """A dump of stacks that the server has stored: its `dump_id` in the tables of py-spy."""
+
+    dump_id: str
 
 
 class FlameRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -142,8 +165,8 @@ class ErrorAnswer(msgspec.Struct):
 
 
 STRUCTS: tuple[type[msgspec.Struct], ...] = (
-    NodeAnswer, NodeList, AdminInfo, QueryRequest, QueryAnswer, StacksAnswer, FlameRequest,
-    ConfigAnswer,
+    NodeAnswer, NodeList, AdminInfo, QueryRequest, QueryAnswer, StacksAnswer, DumpAnswer,
+    FlameRequest, ConfigAnswer,
     ActionAnswer, ErrorAnswer, CaseFile,
 )  # fmt: skip
 
@@ -200,6 +223,9 @@ OPERATIONS = (
               (400, 401, 413, 503, 504), body=QueryRequest),
     Operation("post", "/v1/pyspy_profile_svg/{proc}", "flame_graph", "A flame graph of a proc",
               SVG, (*_STATE, 413, 503), ("proc",), FlameRequest),
+    Operation("post", "/v1/pyspy_dump/{proc}", "pyspy_dump",
+              "Read the stacks of a proc, and store them for queries", DumpAnswer,
+              (*_STATE, 503), ("proc",)),
     Operation("post", "/v1/stop/{host}", "stop", "End the session of a host; owners only",
               ActionAnswer, _ACTION, ("host",)),
     Operation("post", "/v1/kill/{proc}", "kill", "Kill the process of a proc; owners only",

@@ -48,6 +48,11 @@ class LineRing:
         self._added = 0
         self.dropped = 0
 
+    @property
+    def oldest_us(self) -> int:
+        """The time of the oldest line, in microseconds since 1970; 0 without lines."""
+        return self._entries[0].time_us if self._entries else 0
+
     def __len__(self) -> int:
         return self._count
 

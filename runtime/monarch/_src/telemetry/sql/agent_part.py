@@ -26,17 +26,17 @@ from monarch._src.logs.line_origin import without_marks
 from monarch._src.logs.state.line_ring import FINISHED
 from monarch._src.observe.stacks.agent_part import job_of
 from monarch._src.observe.stacks.py_spy import Looks
-from monarch._src.shape import Extent
-from monarch._src.telemetry.sql.place import shape_json
-from monarch._src.telemetry.sql.state.rows import Row, answer, place_meets, problem_of
+from monarch._src.shape import Extent, NDSlice, Region
+from monarch._src.telemetry.sql.place import host_number, shape_json, view_json
+from monarch._src.telemetry.sql.state.rows import Row, answer, place_meets, problem_of, wants_before
 from monarch._src.telemetry.sql.state.schema import TABLES, Source, Table, column_names
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.ids import OBSERVER
 from monarch._src.wire.messages import (
     MeshStacks,
-    MeshState,
     ReadTable,
     Snapshot,
+    SpawnProcs,
     StacksRead,
     TableRead,
 )
@@ -61,6 +61,7 @@ class _Open:
     note_at: float  # when the next word that the answer is not complete is due
     waiting: dict[str, str] = field(default_factory=dict[str, str])
     missing: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    lost: list[tuple[str, int, int]] = field(default_factory=list[tuple[str, int, int]])
 
 
 class TableService(Part):
@@ -89,6 +90,8 @@ class TableService(Part):
         )  # fmt: skip
         if Source.AGENT in table.source:
             opened.rows += AGENT_ROWS[table.name](self._agent)
+            if table.name == LOG_LINES:
+                opened.lost += _lost_lines(self._agent, message)
         if Source.STACKS in table.source:
             self._read_stacks(number, opened)
             return  # answered by `_on_stacks`, at the latest when the time is up
@@ -153,6 +156,7 @@ class TableService(Part):
             )
         if message.dropped:
             opened.missing.append((name, f"{message.dropped} rows did not fit into its answer"))
+        opened.lost += [(name, count, since_us) for _, count, since_us in message.lost]
         if message.problem:
             opened.missing.append((name, message.problem))
         else:
@@ -284,9 +288,9 @@ class TableService(Part):
         del self._open[number]
         rows = _in_order(opened.table, opened.rows)
         site = self._agent.node.site
-        self._send(
-            opened.peer, answer(opened.table, opened.request, rows, site, opened.missing)
-        )  # fmt: skip
+        found = answer(opened.table, opened.request, rows, site, opened.missing)
+        found.lost = opened.lost
+        self._send(opened.peer, found)
 
     def _send(self, peer: str, message: TableRead) -> None:
         self._agent.node.send(peer, message)
@@ -367,18 +371,63 @@ def _or_null(figure: float) -> float | None:
 
 
 def _meshes(agent: AgentView) -> Iterator[Row]:
-    """The proc meshes whose first rank is on this host, so that each mesh is one row."""
+    """The host meshes of procs here, and the proc meshes whose first rank is on this host.
+
+    Each proc mesh is one row; other agents may have rows of the same host meshes.
+    """
+    own = host_number(agent.node.address)
+    known = {mesh.uid: mesh.spec for mesh in agent.host.meshes.values()}
+    if not agent.node.site:
+        yield _host_mesh_row(own, LOCAL, [], [])
+    for uid, hosts in {
+        spec.hosts.uid: spec.hosts for spec in known.values() if spec.hosts is not None
+    }.items():
+        yield _host_mesh_row(uid, hosts.name or HOSTS, [HOSTS], [hosts.count])
     for mesh in agent.snapshot(Snapshot(0, [])).meshes:
         if mesh.ranks and mesh.ranks[0].rank == 0:
-            yield mesh_row(mesh)
+            spec = known.get(mesh.mesh)
+            hosts = None if spec is None else spec.hosts
+            if hosts is not None:
+                region = Region(
+                    tuple(hosts.labels),
+                    NDSlice(
+                        offset=hosts.offset, sizes=tuple(hosts.sizes), strides=tuple(hosts.strides)
+                    ),
+                )
+                parent, view = hosts.uid, view_json(region)
+            else:
+                parent, view = _hosts_of_owner(agent, spec, own), None
+            yield (
+                mesh.mesh, time.time_ns() // 1000 - int(mesh.age_s * 1e6), "Proc", mesh.name,
+                f"{mesh.name}-{mesh.mesh:x}", shape_json(mesh.labels, mesh.sizes), parent, view,
+            )  # fmt: skip
 
 
-def mesh_row(mesh: MeshState) -> Row:
-    """The row of a proc mesh in `meshes`."""
+HOSTS = "hosts"
+LOCAL = "local"
+"""The name of the host mesh of one that the client's host is, as in Monarch."""
+
+
+def _host_mesh_row(uid: int, name: str, labels: list[str], sizes: list[int]) -> Row:
     return (
-        mesh.mesh, time.time_ns() // 1000 - int(mesh.age_s * 1e6), "Proc", mesh.name,
-        f"{mesh.name}-{mesh.mesh:x}", shape_json(mesh.labels, mesh.sizes), None, None,
+        uid, None, "Host", name, f"{name}-{uid:x}", shape_json(labels, sizes), None, None,
     )  # fmt: skip
+
+
+def _hosts_of_owner(agent: AgentView, spec: SpawnProcs | None, own: int) -> int | None:
+    """The host mesh of procs that were spawned on the host of their owner.
+
+    On a worker the owner is a rank, and `this_host()` there is a part of the hosts of its mesh.
+    """
+    while agent.node.site:
+        owner = None if spec is None else agent.host.proc(spec.owner)
+        mesh = None if owner is None else agent.host.meshes.get(owner.mesh)
+        if mesh is None:
+            return None  # the owner has ended
+        if mesh.spec.hosts is not None:
+            return mesh.spec.hosts.uid
+        spec = mesh.spec
+    return own
 
 
 def _log_lines(agent: AgentView) -> Iterator[Row]:
@@ -391,11 +440,20 @@ def _log_lines(agent: AgentView) -> Iterator[Row]:
             )  # fmt: skip
 
 
+def _lost_lines(agent: AgentView, request: ReadTable) -> list[tuple[str, int, int]]:
+    """The lines that made room for newer ones, if the request may want them."""
+    lines, since_us = agent.lines, agent.lines.oldest_us + 1  # others of that time may be gone
+    if not lines.dropped or not wants_before(request, since_us):
+        return []
+    return [("", lines.dropped, since_us)]
+
+
+LOG_LINES = "log_lines"
 AGENT_ROWS: dict[str, Callable[[AgentView], Iterator[Row]]] = {
     "hosts": _hosts,
     "procs": _procs,
     "meshes": _meshes,
-    "log_lines": _log_lines,
+    LOG_LINES: _log_lines,
 }
 """From the name of a table to the rows that an agent has of it."""
 

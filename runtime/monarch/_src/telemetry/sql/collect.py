@@ -18,7 +18,7 @@ from monarch._src.actor.runtime import Runtime
 from monarch._src.net.local.waitable import Waitable
 from monarch._src.net.observer import Answer, ask_agents
 from monarch._src.net.session_directory import PREFIX
-from monarch._src.telemetry.sql.missing_rows import MissingRows
+from monarch._src.telemetry.sql.missing_rows import DroppedRows, MissingRows
 from monarch._src.telemetry.sql.state.pushdown import Need
 from monarch._src.telemetry.sql.state.rows import meets
 from monarch._src.telemetry.sql.state.schema import TABLES, Source
@@ -38,12 +38,14 @@ SPARE_S = 2.0
 
 @dataclass
 class Collected:
-    """The columns of each table, and the rows that are missing."""
+    """The columns of each table, and the rows that are missing or that history has dropped."""
 
     tables: dict[str, dict[str, list[Cell]]] = field(
         default_factory=dict[str, "dict[str, list[Cell]]"]
     )
     missing: list[MissingRows] = field(default_factory=list[MissingRows])
+    dropped: list[DroppedRows] = field(default_factory=list[DroppedRows])
+    _keys: dict[str, set[Cell]] = field(default_factory=dict[str, "set[Cell]"])
 
     def begin(self, table: str, need: Need) -> None:
         """Add an empty table."""
@@ -60,22 +62,39 @@ class Collected:
         except ValueError as error:
             self.missing.append(MissingRows(table, host, f"its answer is unreadable: {error}"))
             return
-        found = self.tables[table]
+        found, count = self.tables[table], answer.count
+        if key := TABLES[table].key:
+            new = self._new_rows(table, columns[sent.index(key)])
+            columns, count = [[cells[at] for at in new] for cells in columns], len(new)
         for column, cells in zip(sent, columns, strict=True):
-            found[column] += cells
+            if column in found:
+                found[column] += cells
         for column, value in (("session", session), ("host", host)):
             if column in found:
-                found[column] += [value] * answer.count
+                found[column] += [value] * count
         if answer.dropped:
             why = f"{answer.dropped} rows did not fit into its answer; add conditions"
             self.missing.append(MissingRows(table, host, why))
         self.missing += [MissingRows(table, f"{at} on {host}", why) for at, why in answer.missing]
+        self.dropped += [
+            DroppedRows(table, f"{at} on {host}" if at else host, count, since_us)
+            for at, count, since_us in answer.lost
+        ]
+
+    def _new_rows(self, table: str, keys: Sequence[Cell]) -> list[int]:
+        """The indexes of rows whose keys no other agent has sent."""
+        seen = self._keys.setdefault(table, set())
+        new = [at for at, key in enumerate(keys) if key not in seen]
+        seen.update(keys)
+        return new
 
 
 def _sent(table: str, need: Need) -> list[str]:
     """The columns that an agent is asked for."""
     known = {column.name for column in TABLES[table].sent}
-    return [column for column in need.columns if column in known]
+    asked = [column for column in need.columns if column in known]
+    key = TABLES[table].key
+    return asked if not key or key in asked else [*asked, key]
 
 
 def _request(table: str, need: Need, timeout_s: float | None) -> ReadTable:
@@ -109,6 +128,15 @@ def _wait_s(requests: Sequence[ReadTable], timeout_s: float | None) -> float:
 
 def _silence_s(requests: Sequence[ReadTable]) -> float:
     return SILENCE_S if all(request.patience_s for request in requests) else inf
+
+
+def _begun(needs: Mapping[str, Need]) -> tuple[Collected, Mapping[str, Need]]:
+    """Empty tables for these needs, and the needs that agents meet."""
+    collected = Collected()
+    for table, need in needs.items():
+        collected.begin(table, need)
+    of_agents = Source.AGENT | Source.PROCESSES | Source.STACKS
+    return collected, {t: need for t, need in needs.items() if TABLES[t].source & of_agents}
 
 
 # --- over the node of this process ----------------------------------------------------------------
@@ -150,10 +178,8 @@ def collect_here(
 
     It takes at most `timeout_s`, or without it the usual time of the tables.
     """
-    collected = Collected()
+    collected, needs = _begun(needs)
     requests = {table: _request(table, need, timeout_s) for table, need in needs.items()}
-    for table, need in needs.items():
-        collected.begin(table, need)
     if run is None:
         return collected
     deadline = time.monotonic() + _wait_s(list(requests.values()), timeout_s)
@@ -198,9 +224,7 @@ def collect_from(
 
     It takes at most `timeout_s`, or without it the usual time of the tables.
     """
-    collected = Collected()
-    for table, need in needs.items():
-        collected.begin(table, need)
+    collected, needs = _begun(needs)
     asked = [
         (session, table)
         for table, need in needs.items()

@@ -26,18 +26,19 @@ from monarch._src.telemetry.sql.place import (
     actor_number,
     cells_of,
     mixed,
-    number_of,
     place_of,
     shape_json,
+    view_json,
     wall_us,
 )
-from monarch._src.telemetry.sql.state.rows import Row
+from monarch._src.telemetry.sql.state.rows import Row, wants_before
+from monarch._src.wire.ids import number_of
 
 if TYPE_CHECKING:
     from monarch._src.actor.run.cell import ActorCell
     from monarch._src.actor.runtime import Runtime
     from monarch._src.telemetry.spans import OpenSpan
-    from monarch._src.wire.messages import Call
+    from monarch._src.wire.messages import Call, ReadTable
 
 NS_PER_S = 1e9
 
@@ -169,13 +170,6 @@ def _sent(run: Runtime, one: Sent, place: Place, *, ended: bool) -> Row:
     )  # fmt: skip
 
 
-def view_json(region: Any) -> str:
-    """The ranks of a region as Monarch writes them."""
-    ranks = region.ndslice
-    inner = {"offset": ranks.offset, "sizes": list(ranks.sizes), "strides": list(ranks.strides)}
-    return json.dumps({"labels": region.labels, "slice": inner}, separators=(",", ":"))
-
-
 # --- actors ---------------------------------------------------------------------------------------
 
 
@@ -273,6 +267,28 @@ def _recordings(run: Runtime) -> Iterator[Row]:
             *place, name, retention_s, ring.rows.maxlen, len(ring.rows), ring.nbytes, ring.added,
             ring.dropped,
         )  # fmt: skip
+
+
+_RINGS = {
+    "messages": "messages", "message_status_events": "messages", "sent_messages": "sent_messages",
+    "actor_status_events": "actor_status_events", "spans": "spans", "span_events": "spans",
+    "events": "events", "torch_events": "torch_events",
+}  # fmt: skip
+"""From the name of a table to that of the ring that its rows come from, as in `recordings`."""
+
+
+def lost_rows(request: ReadTable) -> list[tuple[str, int, int]]:
+    """The rows that the request may want and that made room for newer ones; see `TableRead`."""
+    HISTORY.expire(time.monotonic_ns())
+    name = _RINGS.get(request.table, "")
+    ring = HISTORY.rings().get(name)
+    if ring is None or not ring.lost:
+        return []
+    oldest_ns = ring.oldest_ns
+    # Events of torch are added when its profiler ends, in any order. A dropped row may be of the
+    # same microsecond as the oldest one.
+    since_us = 0 if oldest_ns is None or name == "torch_events" else wall_us(oldest_ns) + 1
+    return [("", ring.lost, since_us)] if not since_us or wants_before(request, since_us) else []
 
 
 HISTORY_ROWS: dict[str, Callable[[Runtime], Iterator[Row]]] = {

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from monarch._src.system.epoch import epoch_ns
+from monarch._src.wire.ids import number_of
 
 if TYPE_CHECKING:
     from monarch._src.actor.run.cell import ActorCell
@@ -44,26 +45,26 @@ def mixed(base: int, number: int) -> int:
 
 
 @lru_cache(maxsize=1024)
-def number_of(text: str) -> int:
-    """A 64-bit number that stands for a text: FNV-1a.
-
-    Every rank would load hashlib, and OpenSSL with it, for a better one.
-    """
-    number = 0xCBF29CE484222325
-    for byte in text.encode():
-        number = (number ^ byte) * 0x100000001B3 & _MASK
-    return number
-
-
-@lru_cache(maxsize=1024)
 def actor_number(uid: int, node: str) -> int:
     """A 64-bit number for the actor of that actor mesh in that process."""
     return number_of(f"{uid:x}.{node}")
 
 
+def host_number(agent_address: str) -> int:
+    """A 64-bit number for the client's host as a host mesh, by the address of its agent."""
+    return number_of(f"host {agent_address}")
+
+
 def shape_json(labels: Sequence[str], sizes: Sequence[int]) -> str:
     """Labels and sizes as Monarch writes them."""
     return json.dumps({"inner": {"labels": labels, "sizes": sizes}}, separators=(",", ":"))
+
+
+def view_json(region: Any) -> str:
+    """The ranks of a region as Monarch writes them."""
+    ranks = region.ndslice
+    inner = {"offset": ranks.offset, "sizes": list(ranks.sizes), "strides": list(ranks.strides)}
+    return json.dumps({"labels": region.labels, "slice": inner}, separators=(",", ":"))
 
 
 _offset_ns = 0

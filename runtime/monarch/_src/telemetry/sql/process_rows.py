@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from monarch._src.actor.context import ActorId
@@ -18,11 +18,21 @@ from monarch._src.actor.state.history import HISTORY, ActorEvent
 from monarch._src.actor.state.program_metrics import bounds
 from monarch._src.config import settings_with_sources
 from monarch._src.failures.report import at_text
+from monarch._src.net.session_directory import address_of
 from monarch._src.telemetry.opentelemetry import NAME
-from monarch._src.telemetry.sql.history_rows import HISTORY_ROWS, RowsMissingError
-from monarch._src.telemetry.sql.place import actor_number, cells_of, place_of, shape_json, wall_us
+from monarch._src.telemetry.sql.history_rows import HISTORY_ROWS, RowsMissingError, lost_rows
+from monarch._src.telemetry.sql.place import (
+    CLIENT,
+    actor_number,
+    cells_of,
+    host_number,
+    place_of,
+    shape_json,
+    wall_us,
+)
 from monarch._src.telemetry.sql.state.rows import Row, answer, problem_of
 from monarch._src.telemetry.sql.state.schema import TABLES
+from monarch._src.wire.ids import AGENT
 from monarch._src.wire.messages import ReadTable, TableRead
 from monarch._src.wire.metrics_codec import Key, MeasureKey, MeasureKind
 
@@ -40,9 +50,11 @@ def read_table(run: Runtime, request: ReadTable) -> TableRead:
     if table is None or problem or rows_of is None:
         return TableRead(request.request, problem=problem or "processes have no such rows")
     try:
-        return answer(table, request, rows_of(run), run.site)
+        found = answer(table, request, rows_of(run), run.site)
     except RowsMissingError as missing:
         return TableRead(request.request, problem=str(missing))
+    found.lost = lost_rows(request)  # after the rows were read: none is lost unsaid
+    return found
 
 
 # --- actors ---------------------------------------------------------------------------------------
@@ -100,22 +112,41 @@ def _attributes(run: Runtime) -> Iterator[Row]:
 
 
 def _meshes(run: Runtime) -> Iterator[Row]:
-    """The actor meshes whose first actor is here, so that each mesh is one row."""
-    for cell in cells_of(run):
+    """The actor meshes whose first actor is here, so that each mesh is one row.
+
+    The client is a proc mesh too if it has actors, so that each actor mesh has one.
+    """
+    cells, ended, place = cells_of(run), _ended(run), place_of(run)
+    made = {event[1]: event[0] for event in HISTORY.actors.all() if event[5] == "Created"}
+    if run.proc_ref is None and (cells or ended):
+        yield (
+            place[0], wall_us(run.begun_ns), "Proc", CLIENT, run.name,
+            shape_json([], []), host_number(address_of(run.directory, AGENT)), None,
+        )  # fmt: skip
+    for cell in cells:
         spec = cell.spec
         if spec.rank == 0:
-            name = spec.class_name.rpartition(".")[2]
-            yield (
-                spec.actor, None, f"Python<{name}>", spec.name, f"{spec.name}-{spec.actor:x}",
-                shape_json(spec.labels, spec.sizes), spec.mesh, None,
+            yield _actor_mesh_row(
+                spec.actor, made.get(spec.actor), spec.name, spec.class_name, spec.labels,
+                spec.sizes, spec.mesh,
             )  # fmt: skip
-    for end in _ended(run):
+    for end in ended:
         if end.rank == 0:
-            name = end.class_name.rpartition(".")[2]
-            yield (
-                end.mesh, None, f"Python<{name}>", end.name, f"{end.name}-{end.mesh:x}",
-                shape_json(end.labels, end.sizes), place_of(run)[0], None,
+            yield _actor_mesh_row(
+                end.mesh, made.get(end.mesh), end.name, end.class_name, end.labels, end.sizes,
+                place[0],
             )  # fmt: skip
+
+
+def _actor_mesh_row(
+    uid: int, made_ns: int | None, name: str, class_name: str, labels: Sequence[str],
+    sizes: Sequence[int], procs: int,
+) -> Row:  # fmt: skip
+    made_us = None if made_ns is None else wall_us(made_ns)
+    return (
+        uid, made_us, f"Python<{class_name.rpartition('.')[2]}>", name, f"{name}-{uid:x}",
+        shape_json(labels, sizes), procs, None,
+    )  # fmt: skip
 
 
 # --- calls ----------------------------------------------------------------------------------------

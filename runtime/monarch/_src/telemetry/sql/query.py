@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from math import inf
 from typing import Any, TypeAlias
@@ -19,7 +19,12 @@ from monarch._src.errors import QueryError, QueryTimeoutError
 from monarch._src.telemetry.sql.collect import Collected, collect_here
 from monarch._src.telemetry.sql.engine import find_needs, run_on
 from monarch._src.telemetry.sql.engine_process import call_engine
-from monarch._src.telemetry.sql.missing_rows import MissingRows, missing_lines
+from monarch._src.telemetry.sql.missing_rows import (
+    DroppedRows,
+    MissingRows,
+    dropped_lines,
+    missing_lines,
+)
 from monarch._src.telemetry.sql.state.pushdown import Need
 from monarch._src.telemetry.sql.state.schema import TABLES
 from monarch._src.telemetry.sql.state.views import VIEWS
@@ -48,12 +53,16 @@ class QueryResult:
         rows: a tuple for each row.
         missing: rows that the tables lack, because a host or a rank did not answer. The result is
             partial if there are any.
+        dropped: rows of the history that the query may have asked for and that made room for newer
+            ones, by table and process. A condition on `timestamp_us` that leaves them out, leaves
+            them out here too.
     """
 
     columns: tuple[str, ...]
     types: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     missing: tuple[MissingRows, ...] = ()
+    dropped: tuple[DroppedRows, ...] = ()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -70,6 +79,11 @@ class QueryResult:
         """The missing parts, for people: a line for each table and reason."""
         return missing_lines(self.missing)
 
+    @property
+    def dropped_lines(self) -> list[str]:
+        """The dropped rows, for people: a line for each table and mesh."""
+        return dropped_lines(self.dropped)
+
     def csv(self) -> str:
         """The rows as CSV, below a line with the names of the columns.
 
@@ -81,7 +95,7 @@ class QueryResult:
     def df(self) -> Any:
         """The rows as a pandas DataFrame; integers and booleans in types that can be missing.
 
-        `attrs["missing"]` has the rows that are missing.
+        `attrs` has `missing` and `dropped`, as this result.
 
         Raises:
             QueryError: pandas is not installed.
@@ -102,7 +116,7 @@ class QueryResult:
         }
         frame = pandas.DataFrame(series)
         frame.columns = list(self.columns)
-        frame.attrs["missing"] = self.missing
+        frame.attrs["missing"], frame.attrs["dropped"] = self.missing, self.dropped
         return frame
 
     def arrow(self) -> Any:
@@ -122,7 +136,8 @@ class QueryResult:
         return pyarrow.Table.from_arrays(columns, names=list(self.columns))
 
     def __str__(self) -> str:
-        return "\n".join([*table_lines(self, MOST_SHOWN), *self.missing_lines])
+        lines = table_lines(self, MOST_SHOWN)
+        return "\n".join([*lines, *self.missing_lines, *self.dropped_lines])
 
 
 def query(sql: str, timeout: float | None = None) -> QueryResult:
@@ -178,7 +193,10 @@ def run_query(
         )  # fmt: skip
     except QueryTimeoutError:
         raise timed_out(engine_s if timeout is None else min(timeout, engine_s)) from None
-    return QueryResult(answer.columns, answer.types, answer.rows, tuple(collected.missing))
+    return QueryResult(
+        answer.columns, answer.types, answer.rows, tuple(collected.missing),
+        tuple(collected.dropped),
+    )  # fmt: skip
 
 
 def check_timeout(timeout: float | None) -> None:
@@ -208,6 +226,9 @@ class QueryEngineClient:
     def query(self, sql: str, timeout: float | None = None) -> dict[str, list[dict[str, Any]]]:
         """The rows of a query as `{"rows": [{column: value}]}`; see `monarch.observe.query`.
 
+        If the history has dropped rows that the query asks for, the dict also has `dropped`, with
+        the fields of `QueryResult.dropped`.
+
         Raises:
             QueryError: the query is refused or fails.
             TimeoutError: the query has not ended in time; or rows are missing, because a host or
@@ -216,7 +237,10 @@ class QueryEngineClient:
         found = query(sql, timeout)
         if found.missing:
             raise TimeoutError("; ".join(found.missing_lines))
-        return {"rows": found.dicts()}
+        answer = {"rows": found.dicts()}
+        if found.dropped:
+            answer["dropped"] = [asdict(one) for one in found.dropped]
+        return answer
 
 
 class QueryEngine:

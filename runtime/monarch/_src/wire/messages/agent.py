@@ -51,6 +51,22 @@ class Imports(msgspec.Struct, frozen=True):
     env: dict[str, str | None]
 
 
+class HostsPlace(msgspec.Struct, frozen=True):
+    """The hosts of a proc mesh: a host mesh, and the ranks of it that the proc mesh is on.
+
+    `uid` is the same for all handles of the same hosts. `name` is empty without a name. `count` is
+    the number of hosts of the host mesh; the other fields are the region of the ranks.
+    """
+
+    uid: int
+    name: str
+    count: int
+    labels: list[str]
+    offset: int
+    sizes: list[int]
+    strides: list[int]
+
+
 class SpawnProcs(Message, tag=10):
     """Start `count` procs for a new mesh. They say hello to the agent and to `owner`.
 
@@ -82,6 +98,7 @@ class SpawnProcs(Message, tag=10):
     count: int = 0  # 0: all ranks
     devices: bool = False  # give each rank a CUDA device of its own, if there are enough
     imports: Imports | None = None  # fork from a zygote with these modules, if it suits the mesh
+    hosts: HostsPlace | None = None  # None: the host of `owner`, as `this_host()` stands for it
 
     @property
     def ranks(self) -> int:

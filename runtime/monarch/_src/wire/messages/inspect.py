@@ -226,7 +226,9 @@ class TableRead(Message, tag=86):
 
     `site`: that of the agent. `missing`: processes that are left out, each with the reason.
     `dropped`: rows that did not fit into the message. `problem`: why there are no rows. `waiting`:
-    so many processes owe their rows to an agent, which will answer.
+    so many processes owe their rows to an agent, which will answer. `lost`: rows of the history
+    that made room for newer ones: the process (empty: the sender), their number, and the time from
+    which on no row is lost, in microseconds since 1970 (0: not known).
     """
 
     request: int
@@ -237,6 +239,7 @@ class TableRead(Message, tag=86):
     dropped: int = 0
     problem: str = ""
     waiting: int = 0
+    lost: list[tuple[str, int, int]] = []
 
 
 class SetHistory(Message, tag=87):

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from monarch._src.telemetry.sql.state.rows import Row, answer, place_meets, problem_of
+from monarch._src.telemetry.sql.state.rows import (
+    Row,
+    answer,
+    place_meets,
+    problem_of,
+    wants_before,
+)
 from monarch._src.telemetry.sql.state.schema import CALLS, LOG_LINES, MESHES, PROCS, TABLES
 from monarch._src.telemetry.sql.state.views import VIEWS
 from monarch._src.wire.messages import Condition, ReadTable, TableRead
@@ -139,6 +145,19 @@ def test_the_page_of_tables_lists_every_column() -> None:
         assert listed == [(column.name, column.type) for column in table.sent], table.name
 
 
+def test_conditions_on_times_tell_whether_older_rows_are_wanted() -> None:
+    def wanted(*conditions: Condition) -> bool:
+        return wants_before(ReadTable(1, "messages", ["id"], list(conditions), -1, 1.0), 100)
+
+    assert wanted()
+    assert wanted(Condition("timestamp_us", ">", [99]))
+    assert not wanted(Condition("timestamp_us", ">", [100]))
+    assert not wanted(Condition("endpoint", "=", ["x"]), Condition("timestamp_us", ">=", [100]))
+    assert wanted(Condition("timestamp_us", "<", [100]))
+    assert wanted(Condition("timestamp_us", "in", [99, 100]))
+    assert not wanted(Condition("timestamp_us", "=", [100]))
+
+
 def test_every_table_names_existing_columns_as_its_place_and_no_column_twice() -> None:
     for table in TABLES.values():
         names = [column.name for column in table.columns]
@@ -158,6 +177,7 @@ def test_the_page_of_tables_lists_every_column_of_a_view() -> None:
 def test_the_names_and_columns_of_monarch_are_there() -> None:
     tables = {name: {c.name for c in table.columns} for name, table in TABLES.items()}
     tables |= {name: {c.name for c in view.columns} for name, view in VIEWS.items()}
+    assert len(MONARCHS) == 29
     for name, columns in MONARCHS.items():
         assert set(columns.split()) <= tables[name], name
 
@@ -167,6 +187,10 @@ MONARCHS = {
     "actor_status_events": "id timestamp_us actor_id new_status reason",
     "actor_failures": "snapshot_id node_id failure_error_message failure_root_cause_actor "
     "failure_root_cause_name failure_occurred_at failure_is_propagated",
+    "actor_executions": "snapshot_id node_id active_count complete truncated",
+    "actor_inbound_orderings": "snapshot_id node_id enabled snapshot_complete "
+    "skipped_session_count known_session_count returned_buffered_session_count "
+    "returned_buffered_message_count returned_max_buffered_count",
     "actor_nodes": "snapshot_id node_id actor_status actor_type instance_id messages_processed "
     "created_at last_message_handler total_processing_time_us queue_depth is_system",
     "active_handlers": "snapshot_id node_id name active_count oldest_since",
@@ -186,11 +210,14 @@ MONARCHS = {
     "metric_sums": "name timestamp_us start_timestamp_us scope_name unit temporality is_monotonic "
     "attributes_json resource_attributes_json sum_f64 sum_i64 sum_u64",
     "nodes": "snapshot_id node_id node_kind as_of",
+    "ordering_sessions": "snapshot_id node_id session_id sender last_released_seq "
+    "expected_next_seq buffered_count oldest_buffered_seq newest_buffered_seq",
     "proc_nodes": "snapshot_id node_id proc_name num_actors stopped_retention_cap is_poisoned "
     "failed_actor_count",
     "pyspy_dumps": "dump_id timestamp_us pid binary proc_ref capture_mode warnings_json",
     "pyspy_frames": "dump_id thread_id frame_depth name filename module short_filename line "
     "is_entry",
+    "pyspy_local_variables": "dump_id thread_id frame_depth name addr arg repr",
     "pyspy_stack_traces": "dump_id pid thread_id thread_name os_thread_id active owns_gil",
     "resolution_errors": "snapshot_id node_id error_code error_message",
     "root_nodes": "snapshot_id node_id num_hosts started_at started_by",

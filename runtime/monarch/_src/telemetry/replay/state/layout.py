@@ -14,7 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from monarch._src.telemetry.sql.state.pushdown import Need
-from monarch._src.telemetry.sql.state.schema import ATTRIBUTES, FRAMES, TABLES, Table
+from monarch._src.telemetry.sql.state.schema import (
+    ATTRIBUTES,
+    FRAMES,
+    STORED_FRAMES,
+    TABLES,
+    Table,
+)
 from monarch._src.telemetry.sql.state.views import VIEWS, view_definition
 from monarch._src.wire.messages import Condition
 
@@ -77,7 +83,7 @@ EVENTS: Mapping[str, EventTable] = {
     ),
     "log_lines": EventTable(("session", "host", "number")),
 }
-LEFT_OUT = (ATTRIBUTES.name, FRAMES.name)
+LEFT_OUT = (ATTRIBUTES.name, FRAMES.name, STORED_FRAMES.name)
 """The tables that are not recorded, since they cost the ranks more than the others."""
 SAMPLED = tuple(name for name in TABLES if name not in EVENTS and name not in LEFT_OUT)
 _NEWEST = f"(SELECT max(recorded_us) FROM {SCHEMA}.samples WHERE recorded_us <= {{at}})"

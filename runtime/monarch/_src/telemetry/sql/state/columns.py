@@ -18,6 +18,7 @@ class Source(enum.Flag):
     AGENT = enum.auto()  # each host agent
     PROCESSES = enum.auto()  # each rank, and the client
     STACKS = enum.auto()  # py-spy, which an agent runs on its ranks
+    STORED = enum.auto()  # the admin server, of what it was asked to store
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -40,13 +41,17 @@ class ProcessColumns(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True, dict=True):
-    """A table. `sent` are the columns that its source sends, in that order."""
+    """A table. `sent` are the columns that its source sends, in that order.
+
+    `key`: a column. Rows of several processes with the same value are one row; empty: none are.
+    """
 
     name: str
     doc: str
     source: Source
     place: ProcessColumns | None
     sent: tuple[Column, ...]
+    key: str = ""
 
     @property
     def columns(self) -> tuple[Column, ...]:

@@ -91,6 +91,16 @@ def selected(table: Table, request: ReadTable, rows: Iterable[Row]) -> list[list
     return found
 
 
+def wants_before(request: ReadTable, time_us: int) -> bool:
+    """Whether the request may want rows from before that time, by conditions on `timestamp_us`."""
+    return not any(
+        condition.column == "timestamp_us"
+        and condition.operator in (">", ">=", "=", "in")
+        and all(isinstance(value, int) and value >= time_us for value in condition.values)
+        for condition in request.conditions
+    )
+
+
 def answer(
     table: Table,
     request: ReadTable,

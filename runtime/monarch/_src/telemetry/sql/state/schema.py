@@ -62,17 +62,19 @@ PROCS = Table(
 )  # fmt: skip
 
 MESHES = Table(
-    "meshes", "Proc meshes and the actor meshes on them.", Source.AGENT | Source.PROCESSES, None,
+    "meshes", "Host meshes, the proc meshes on them, and the actor meshes on those.",
+    Source.AGENT | Source.PROCESSES, None,
     (
         Column("id", "UBIGINT", "the uid of the mesh"),
-        Column("timestamp_us", "BIGINT", "when it was spawned; NULL for actor meshes"),
-        Column("class", "VARCHAR", "`Proc`, or `Python<Class>` for actors"),
-        Column("given_name", "VARCHAR", "the name given at spawn"),
-        Column("full_name", "VARCHAR", "the name and the uid"),
+        Column("timestamp_us", "BIGINT", "when it was spawned; NULL for hosts, or if forgotten"),
+        Column("class", "VARCHAR", "`Host`, `Proc`, or `Python<Class>` for actors"),
+        Column("given_name", "VARCHAR", "its name; `hosts` or `procs` if none was given"),
+        Column("full_name", "VARCHAR", "the name and the uid; of the client, its node"),
         Column("shape_json", "VARCHAR", "labels and sizes of its dims, a JSON object"),
-        Column("parent_mesh_id", "UBIGINT", "the proc mesh of an actor mesh; otherwise NULL"),
+        Column("parent_mesh_id", "UBIGINT", "the `id` of the mesh that it is on; NULL for hosts"),
         Column("parent_view_json", "VARCHAR", "its ranks of that mesh, a JSON object, if known"),
     ),
+    key="full_name",  # the clients of two sessions have the same uid
 )  # fmt: skip
 
 ACTORS = Table(
@@ -277,11 +279,30 @@ FRAMES = Table(
     ),
 )  # fmt: skip
 
+STORED_FRAMES = Table(
+    "stored_frames",
+    "The stacks that an admin server has stored; no rows in queries of other processes.",
+    Source.STORED, PLACE,
+    (
+        Column("dump_id", "VARCHAR", "the dump, as `POST /v1/pyspy_dump` has answered"),
+        Column("timestamp_us", "BIGINT", "when it was read"),
+        Column("pid", "BIGINT", "the pid of the rank"),
+        *MESH,
+        Column("thread", "VARCHAR", "the thread, `MainThread` for the main one"),
+        Column("depth", "BIGINT", "counts the frames of a thread from 0, the outermost"),
+        Column("function", "VARCHAR", "the function"),
+        Column("file", "VARCHAR", "the file"),
+        Column("line", "BIGINT", "the line"),
+        Column("waits", "BOOLEAN", "whether the thread waits for the answer of an actor"),
+    ),
+)  # fmt: skip
+
 TABLES: Mapping[str, Table] = {
     table.name: table
     for table in (
         HOSTS, PROCS, MESHES, ACTORS, ATTRIBUTES, CALLS, ENDPOINTS, SPANS, METRIC_SUMS,
-        METRIC_GAUGES, METRIC_HISTOGRAMS, SETTINGS, LOG_LINES, FRAMES, *HISTORY_TABLES,
+        METRIC_GAUGES, METRIC_HISTOGRAMS, SETTINGS, LOG_LINES, FRAMES, STORED_FRAMES,
+        *HISTORY_TABLES,
     )
 }  # fmt: skip
 

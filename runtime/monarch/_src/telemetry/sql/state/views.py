@@ -28,12 +28,71 @@ _NODE = Column("node_id", "VARCHAR", "the node: `root`, or the path of host, pro
 _NOW = "epoch_us(now())"
 _ID = f"printf('%x', {_NOW})"
 _HOST = "session || '/' || host"
-_PROC = "session || '/' || host || '/' || mesh || '-' || rank"
-_ITS_PROC = "session || '/' || host || '/' || proc_mesh || '-' || proc_rank"
-_ACTOR = f"{_ITS_PROC} || '/' || name || '-' || rank"
+# With uids, since two meshes may have one name.
+_PROC = "session || '/' || host || '/' || mesh || '-' || rank || '@' || to_hex(mesh_id)"
+_ITS_PROC = (
+    "session || '/' || host || '/' || proc_mesh || '-' || proc_rank || '@' || to_hex(proc_mesh_id)"
+)
+_ACTOR = f"{_ITS_PROC} || '/' || name || '-' || rank || '@' || to_hex(mesh_id)"
 _CLIENTS = (
-    "(SELECT DISTINCT session, host, proc_mesh AS mesh, proc_rank AS rank FROM actors "
-    "WHERE proc_mesh = 'client')"
+    "(SELECT DISTINCT session, host, proc_mesh AS mesh, proc_mesh_id AS mesh_id, "
+    "proc_rank AS rank FROM actors WHERE proc_mesh = 'client')"
+)
+_ACTOR_NODES = f"(SELECT session, host, id, {_ACTOR} AS node FROM actors)"
+_RUNNING = (
+    "(SELECT session, host, to_actor_id AS id, endpoint, count(*) AS n, "
+    "min(timestamp_us + (waited_s * 1e6)::BIGINT) AS since_us FROM messages "
+    "WHERE status = 'active' GROUP BY ALL)"
+)
+
+
+def _empty(columns: tuple[Column, ...]) -> str:
+    """A query with these columns and no row."""
+    return f"SELECT {', '.join(f'NULL::{column.type}' for column in columns)} WHERE false"
+
+
+def _frame_columns(dump: str) -> str:
+    """The columns of a frame after its dump; `dump`: an expression that is the same in a dump."""
+    return (
+        f"dense_rank() OVER (PARTITION BY {dump} ORDER BY thread), max(depth) "
+        f"OVER (PARTITION BY {dump}, thread) - depth, function, file, NULL::VARCHAR, "
+        "string_split(file, '/')[-1], line, depth = 0"
+    )
+
+
+_ERRORS = (
+    _SNAPSHOT, _NODE,
+    Column("error_code", "VARCHAR", "the kind of error"),
+    Column("error_message", "VARCHAR", "the error"),
+)  # fmt: skip
+_ORDERINGS = (
+    _SNAPSHOT, _NODE,
+    Column("enabled", "BOOLEAN", "whether the actor has a buffer for messages out of order"),
+    Column("snapshot_complete", "BOOLEAN", "whether all senders are in the snapshot"),
+    Column("skipped_session_count", "BIGINT", "the number of senders that are not"),
+    Column("known_session_count", "BIGINT", "the number of senders"),
+    Column("returned_buffered_session_count", "BIGINT", "of those, with messages that wait"),
+    Column("returned_buffered_message_count", "BIGINT", "the number of messages that wait"),
+    Column("returned_max_buffered_count", "BIGINT", "the most messages that wait of a sender"),
+)  # fmt: skip
+_ORDERING_SESSIONS = (
+    _SNAPSHOT, _NODE,
+    Column("session_id", "VARCHAR", "the sequence of messages of a sender"),
+    Column("sender", "VARCHAR", "the sender"),
+    Column("last_released_seq", "BIGINT", "the last message that the actor got"),
+    Column("expected_next_seq", "BIGINT", "the message that it waits for"),
+    Column("buffered_count", "BIGINT", "the number of messages that wait"),
+    Column("oldest_buffered_seq", "BIGINT", "the first of them"),
+    Column("newest_buffered_seq", "BIGINT", "the last of them"),
+)  # fmt: skip
+_LOCALS = (
+    Column("dump_id", "VARCHAR", "as in `pyspy_dumps`"),
+    Column("thread_id", "UBIGINT", "as in `pyspy_stack_traces`"),
+    Column("frame_depth", "BIGINT", "as in `pyspy_frames`"),
+    Column("name", "VARCHAR", "the variable"),
+    Column("addr", "UBIGINT", "its address"),
+    Column("arg", "BOOLEAN", "whether it is an argument"),
+    Column("repr", "VARCHAR", "its value as text"),
 )
 
 _VIEWS = (
@@ -141,48 +200,67 @@ _VIEWS = (
             Column("failure_occurred_at", "BIGINT", "when it failed, in microseconds"),
             Column("failure_is_propagated", "BOOLEAN", "always false: each actor fails by itself"),
         ),
-        f"SELECT {_ID}, {_PROC} || '/' || actor || '-' || rank, reason, actor_id::VARCHAR, actor, "
-        "timestamp_us, false FROM actor_status_events WHERE new_status = 'Failed'",
+        f"SELECT {_ID}, coalesce(node, {_PROC} || '/' || actor || '@'), reason, "
+        "actor_id::VARCHAR, actor, timestamp_us, false "
+        "FROM (SELECT * REPLACE (actor_id AS id) FROM actor_status_events "
+        f"WHERE new_status = 'Failed') LEFT JOIN {_ACTOR_NODES} USING (session, host, id)",
     ),
     View(
         "resolution_errors", "Always empty: the answer of a query lists its missing rows.", (),
-        (
-            _SNAPSHOT, _NODE,
-            Column("error_code", "VARCHAR", "the kind of error"),
-            Column("error_message", "VARCHAR", "the error"),
-        ),
-        "SELECT NULL::VARCHAR, NULL::VARCHAR, NULL::VARCHAR, NULL::VARCHAR WHERE false",
+        _ERRORS,
+        _empty(_ERRORS),
     ),
     View(
-        "active_handlers", "The endpoints that run.", ("messages",),
+        "active_handlers", "The endpoints that run.", ("messages", "actors"),
         (
             _SNAPSHOT, _NODE,
             Column("name", "VARCHAR", "the endpoint"),
             Column("active_count", "BIGINT", "the number of its calls that run"),
             Column("oldest_since", "BIGINT", "when the oldest began, in microseconds"),
         ),
-        f"SELECT {_ID}, {_PROC} || '/' || actor, endpoint, count(*), "
-        "min(timestamp_us + (waited_s * 1e6)::BIGINT) FROM messages WHERE status = 'active' "
-        "GROUP BY ALL",
+        f"SELECT {_ID}, node, endpoint, n, since_us FROM {_RUNNING} "
+        f"JOIN {_ACTOR_NODES} USING (session, host, id)",
     ),
     View(
-        "pyspy_dumps", "The stacks of ranks, read while the query runs.", ("frames", "procs"),
+        "actor_executions", "The number of endpoints that each actor runs.", ("actors", "messages"),
+        (
+            _SNAPSHOT, _NODE,
+            Column("active_count", "BIGINT", "the number of its calls that run"),
+            Column("complete", "BOOLEAN", "always true: all of them are counted"),
+            Column("truncated", "BOOLEAN", "always false"),
+        ),
+        f"SELECT {_ID}, node, coalesce(sum(n), 0)::BIGINT, true, false FROM {_ACTOR_NODES} "
+        f"LEFT JOIN {_RUNNING} USING (session, host, id) GROUP BY session, host, id, node",
+    ),
+    View(
+        "actor_inbound_orderings",
+        "Always empty: links keep the order of messages, so no actor has a buffer for them.", (),
+        _ORDERINGS, _empty(_ORDERINGS),
+    ),
+    View(
+        "ordering_sessions", "Always empty, as `actor_inbound_orderings`.", (),
+        _ORDERING_SESSIONS, _empty(_ORDERING_SESSIONS),
+    ),
+    View(
+        "pyspy_dumps", "The stacks of ranks, read while the query runs or stored before.",
+        ("frames", "procs", "stored_frames"),
         (
             Column("dump_id", "VARCHAR", "the rank and the query"),
             Column("timestamp_us", "BIGINT", "when they were read"),
             Column("pid", "BIGINT", "the pid of the rank"),
             Column("binary", "VARCHAR", "always NULL"),
             Column("proc_ref", "VARCHAR", "the mesh and the rank"),
-            Column("capture_mode", "VARCHAR", "always `live`"),
+            Column("capture_mode", "VARCHAR", "`live`, or `stored`"),
             Column("warnings_json", "VARCHAR", "always an empty JSON array"),
         ),
         f"SELECT DISTINCT {_PROC} || '/' || {_ID}, {_NOW}, pid, NULL::VARCHAR, "
         "mesh || '[' || rank || ']', 'live', '[]' "
         "FROM frames JOIN procs USING (session, host, mesh_id, mesh, rank) "
-        "WHERE frames.depth IS NOT NULL",
+        "WHERE frames.depth IS NOT NULL UNION ALL SELECT DISTINCT dump_id, timestamp_us, pid, "
+        "NULL::VARCHAR, mesh || '[' || rank || ']', 'stored', '[]' FROM stored_frames",
     ),
     View(
-        "pyspy_stack_traces", "The threads of those ranks.", ("frames", "procs"),
+        "pyspy_stack_traces", "The threads of those ranks.", ("frames", "procs", "stored_frames"),
         (
             Column("dump_id", "VARCHAR", "the rank and the query"),
             Column("pid", "BIGINT", "the pid of the rank"),
@@ -195,10 +273,14 @@ _VIEWS = (
         f"SELECT {_PROC} || '/' || {_ID}, pid, dense_rank() OVER (PARTITION BY {_PROC} "
         "ORDER BY thread), thread, NULL::UBIGINT, NOT bool_or(waits), NULL::BOOLEAN "
         "FROM frames JOIN procs USING (session, host, mesh_id, mesh, rank) "
-        "WHERE frames.depth IS NOT NULL GROUP BY session, host, mesh, rank, pid, thread",
+        "WHERE frames.depth IS NOT NULL GROUP BY session, host, mesh, mesh_id, rank, pid, thread "
+        "UNION ALL SELECT dump_id, pid, dense_rank() OVER (PARTITION BY dump_id ORDER BY thread), "
+        "thread, NULL::UBIGINT, NOT bool_or(waits), NULL::BOOLEAN FROM stored_frames "
+        "GROUP BY dump_id, pid, thread",
     ),
     View(
-        "pyspy_frames", "The frames of those threads, the innermost first.", ("frames",),
+        "pyspy_frames", "The frames of those threads, the innermost first.",
+        ("frames", "stored_frames"),
         (
             Column("dump_id", "VARCHAR", "the rank and the query"),
             Column("thread_id", "UBIGINT", "as in `pyspy_stack_traces`"),
@@ -211,9 +293,12 @@ _VIEWS = (
             Column("is_entry", "BOOLEAN", "whether it is the outermost"),
         ),
         f"SELECT {_PROC} || '/' || {_ID}, "
-        f"dense_rank() OVER (PARTITION BY {_PROC} ORDER BY thread), max(depth) "
-        f"OVER (PARTITION BY {_PROC}, thread) - depth, function, file, NULL::VARCHAR, "
-        "string_split(file, '/')[-1], line, depth = 0 FROM frames WHERE depth IS NOT NULL",
+        f"{_frame_columns(_PROC)} FROM frames WHERE depth IS NOT NULL "
+        f"UNION ALL SELECT dump_id, {_frame_columns('dump_id')} FROM stored_frames",
+    ),
+    View(
+        "pyspy_local_variables", "Always empty: py-spy reads no variables here.", (),
+        _LOCALS, _empty(_LOCALS),
     ),
 )  # fmt: skip
 
