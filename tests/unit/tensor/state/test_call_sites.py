@@ -35,6 +35,14 @@ def test_frames_of_the_runtime_are_passed_over() -> None:
     assert sites.site(number).text.startswith("number = through()")
 
 
+def test_equal_code_of_two_files_is_two_places() -> None:
+    sites = CallSites(("<internal>",))
+    names: dict[str, object] = {"issue": issue, "sites": sites}
+    numbers = [eval(compile("issue(sites)", name, "eval"), names) for name in ("one", "other")]
+    assert [sites.site(number).filename for number in numbers] == ["one", "other"]
+    assert eval(compile("issue(sites)", "<internal>", "eval"), names) not in numbers
+
+
 def test_no_place_of_the_program_is_number_0() -> None:
     assert CallSites(("",)).number(sys._getframe()) == 0  # pyright: ignore[reportPrivateUsage]
     assert CallSites(("",)).site(0).filename == ""

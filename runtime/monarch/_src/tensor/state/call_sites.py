@@ -26,8 +26,9 @@ class CallSites:
 
     def __init__(self, internal: tuple[str, ...]) -> None:
         self._internal = internal
-        self._passed: set[CodeType] = set()
-        self._of_code: dict[CodeType, dict[int, int]] = {}
+        # By id: code of two files, or of two cells, is equal if only its file differs.
+        self._passed: dict[int, CodeType] = {}
+        self._of_code: dict[int, tuple[CodeType, dict[int, int]]] = {}
         self._sites: list[tuple[CodeType, int] | CallSite] = [CallSite("", 0, "", "")]
 
     def number(self, frame: FrameType | None) -> int:
@@ -35,14 +36,15 @@ class CallSites:
         passed = self._passed
         while frame is not None:
             code = frame.f_code
-            if code not in passed:
-                found = self._of_code.get(code)
-                if found is None:
+            if id(code) not in passed:
+                entry = self._of_code.get(id(code))
+                if entry is None:
                     if code.co_filename.startswith(self._internal):
-                        passed.add(code)
+                        passed[id(code)] = code
                         frame = frame.f_back
                         continue
-                    found = self._of_code[code] = {}
+                    entry = self._of_code[id(code)] = code, {}
+                found = entry[1]
                 offset = frame.f_lasti
                 number = found.get(offset)
                 if number is None:
