@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import monarch
 from monarch import frontend
-from monarch.actor import ProcMesh, ValueMesh
+from monarch.actor import ActorError, ProcMesh, ValueMesh
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.command import Command, Invocation
 from monarch_jupyter.magics.value_grid import followed_variables, value_grid
@@ -23,12 +24,29 @@ if TYPE_CHECKING:
     from monarch_jupyter.widgets.value_grid import ValueGrid
 
 
-def show(mesh: ProcMesh | str | None = None) -> Explorer:
-    """A live view of one mesh, or of all; it updates while cells run.
+def show(value: object = None) -> Explorer | ValueGrid | ShardsView:
+    """A live view of one mesh, or of all; of the values of ranks; the shards of a tensor.
+
+    Args:
+        value: a ProcMesh or its name (none: all meshes), a ValueMesh, or a `monarch.Tensor`.
 
     Raises:
-        CommandError: there is no such mesh.
+        CommandError: there is no such mesh, or the value is of another kind. Of a tensor, the
+            errors of `fetch_shard` too.
     """
+    if is_tensor(value):
+        return show_tensor(value)
+    if isinstance(value, ValueMesh):
+        return value_grid(cast("ValueMesh[object]", value))
+    if value is not None and not isinstance(value, (ProcMesh, str)):
+        raise CommandError(
+            f"show takes a mesh of processes or its name, the values of a call, or a tensor of a "
+            f"mesh, not a {type(value).__name__}"
+        )
+    return _show_mesh(value)
+
+
+def _show_mesh(mesh: ProcMesh | str | None) -> Explorer:
     # Widgets are slow to import, and procs import this package without them.
     from monarch_jupyter.widgets.explorer import Explorer
 
@@ -41,7 +59,7 @@ def _run(invocation: Invocation) -> Explorer | ValueGrid | ShardsView:
     if len(names) > 1:
         raise CommandError("show takes one mesh or one variable, or none for all meshes")
     if not names:
-        return show()
+        return _show_mesh(None)
     name = names[0]
     values = invocation.namespace.get(name)
     if isinstance(values, ValueMesh):
@@ -50,7 +68,7 @@ def _run(invocation: Invocation) -> Explorer | ValueGrid | ShardsView:
         return grid
     if is_tensor(values):
         return show_tensor(values)
-    return show(find_mesh(name, invocation.namespace))
+    return _show_mesh(find_mesh(name, invocation.namespace))
 
 
 def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> list[str]:
@@ -91,7 +109,20 @@ def show_tensor(tensor: Any) -> ShardsView:
     Raises:
         RemoteException: the operation that makes it has failed. SupervisionError: a rank is dead.
     """
-    from monarch.tensors import remote
+    from monarch.tensors import fetch_shard, remote
 
-    found = remote(summarize).call(tensor).get()
+    try:
+        found = remote(summarize).call(tensor).get()
+    except ActorError:
+        # If the tensor has no value on a rank, a fetch names the line that issued its operation.
+        made = remote(_probe, propagate=_probe)(tensor)
+        sizes: Mapping[str, int] = tensor.mesh.sizes
+        for point in itertools.product(*map(range, sizes.values())):
+            fetch_shard(made, dict(zip(sizes, point, strict=True))).get()
+        raise
     return ShardsView(repr(tensor).strip("<>"), found.values(), frontend.coordinates(found))
+
+
+def _probe(tensor: Any) -> Any:
+    """A tensor of no size that has a value where `tensor` has one. Runs on ranks."""
+    return tensor.detach().new_zeros(())

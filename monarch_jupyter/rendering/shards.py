@@ -1,7 +1,8 @@
 """The shards of a tensor, rank by rank: figures and a picture of each. No I/O.
 
-All pictures have one scale, so that ranks can be compared. Equal shards share a line. A picture is
-a PNG in a `data:` address: a header, the rows and a checksum, without an imaging library.
+All pictures have one scale, so that ranks can be compared. Shards with equal contents share a line;
+lines whose figures are equal have the digests of their contents. A picture is a PNG in a `data:`
+address: a header, the rows and a checksum, without an imaging library.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ MOST_SHOWN = 64
 PIXEL = 6
 """The size of an element in the page, in CSS pixels; small pictures are enlarged more."""
 WIDTH = 240
-HEAD = ("ranks", "lowest", "mean", "highest", "not finite")
+_HEAD = ("ranks", "lowest", "mean", "highest", "not finite")
+_CONTENTS = "contents"
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,9 @@ class ShardsView:
 
 def folded(shards: Sequence[Shard], places: Coordinates) -> Mapping[str, Shard]:
     """Shards by the name of the ranks that have equal ones, in the order of ranks."""
-    groups: dict[str, list[int]] = {}
+    groups: dict[object, list[int]] = {}
     for rank, shard in enumerate(shards):
-        groups.setdefault(repr(shard), []).append(rank)  # as text: NaN is equal to itself
+        groups.setdefault((shard.shape, shard.dtype, shard.contents), []).append(rank)
     return {
         name_ranks(places.point(rank) for rank in ranks) or "value": shards[ranks[0]]
         for ranks in groups.values()
@@ -90,21 +92,23 @@ def folded(shards: Sequence[Shard], places: Coordinates) -> Mapping[str, Shard]:
 
 def shards_text(title: str, by_ranks: Mapping[str, Shard]) -> str:
     """The shards as text."""
-    rows = [[name, *_figures(shard)] for name, shard in by_ranks.items()]
-    lines = [f"  {line}" for line in columns([list(HEAD), *rows[:MOST_SHOWN]])]
+    head, figures = _table(list(by_ranks.values()))
+    rows = [[name, *line] for name, line in zip(by_ranks, figures, strict=True)]
+    lines = [f"  {line}" for line in columns([head, *rows[:MOST_SHOWN]])]
     return "\n".join([title, *lines, *_more(len(rows))])
 
 
 def shards_html(title: str, by_ranks: Mapping[str, Shard]) -> Html:
     """The shards as static HTML."""
     low, high = scale_of(list(by_ranks.values()))
+    names, figures = _table(list(by_ranks.values()))
     rows = [
-        [html.header(name, "row"), *_figures(shard), _picture(name, shard, low, high)]
-        for name, shard in list(by_ranks.items())[:MOST_SHOWN]
-    ]
+        [html.header(name, "row"), *line, _picture(name, shard, low, high)]
+        for (name, shard), line in zip(by_ranks.items(), figures, strict=True)
+    ][:MOST_SHOWN]
     scale = _scale_text(list(by_ranks.values()), low, high)
     head = html.element("div", html.code(title))
-    table = html.scrolled(html.table([*HEAD, "elements"], rows))
+    table = html.scrolled(html.table([*names, "elements"], rows))
     more = [html.element("div", html.toned(line.strip(), "muted")) for line in _more(len(by_ranks))]
     return html.card(head, table, *more, html.element("div", html.toned(scale, "muted")))
 
@@ -123,6 +127,14 @@ def _scale_text(shards: Sequence[Shard], low: float, high: float) -> str:
     if any(math.prod(shard.shape) > sum(map(len, shard.picture)) for shard in shards):
         parts.append("a pixel is the mean of a block of elements")
     return "; ".join(parts)
+
+
+def _table(shards: Sequence[Shard]) -> tuple[list[str], list[list[str]]]:
+    """The head and the figures of shards that differ, with what tells them apart."""
+    figures = [_figures(shard) for shard in shards]
+    if len(set(map(tuple, figures))) == len(figures):
+        return list(_HEAD), figures
+    return [*_HEAD, _CONTENTS], [[*f, s.contents] for f, s in zip(figures, shards, strict=True)]
 
 
 def _figures(shard: Shard) -> list[str]:

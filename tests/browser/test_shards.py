@@ -31,7 +31,7 @@ def shard(rank: int) -> Shard:
     finite = [value for row in rows for value in row if math.isfinite(value)]
     return Shard(
         (ROWS, COLUMNS), "float32", "cpu", min(finite), sum(finite) / len(finite), max(finite),
-        odd, tuple(map(tuple, rows)),
+        odd, tuple(map(tuple, rows)), f"{rank:08x}",
     )  # fmt: skip
 
 

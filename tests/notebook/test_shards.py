@@ -20,9 +20,9 @@ PLACES = Coordinates.own({"gpus": 4})
 def shard(*rows: tuple[float, ...], odd: int = 0) -> Shard:
     values = [value for row in rows for value in row if math.isfinite(value)]
     mean = sum(values) / len(values)
-    return Shard(
-        (len(rows), len(rows[0])), "float32", "cpu", min(values), mean, max(values), odd, rows
-    )
+    contents = f"{zlib.crc32(repr(rows).encode()):08x}"
+    size = len(rows), len(rows[0])
+    return Shard(size, "float32", "cpu", min(values), mean, max(values), odd, rows, contents)
 
 
 def decoded(address: str) -> list[list[tuple[int, int, int]]]:
@@ -59,6 +59,21 @@ def test_equal_shards_share_a_line() -> None:
     ]
 
 
+def test_shards_with_equal_figures_and_other_contents_are_told_apart() -> None:
+    parts = [
+        Shard((96, 200), "float32", "cpu", 0.0, 0.5, 1.0, 0, ((0.5,),), contents)
+        for contents in ("0a", "0b", "0a", "0b")
+    ]
+    view = ShardsView("t", parts, PLACES)
+    assert repr(view).splitlines()[1:] == [
+        "  ranks     lowest  mean  highest  not finite  contents",
+        "  gpus=0,2  0       0.5   1        0           0a",
+        "  gpus=1,3  0       0.5   1        0           0b",
+    ]
+    assert view._repr_html_().count("<img") == 2
+    assert "contents" in view._repr_html_()
+
+
 def test_pictures_of_all_ranks_have_one_scale() -> None:
     shown = ShardsView("t", [shard((0.0, 1.0)), shard((9.0, 10.0))], PLACES)._repr_html_()
     assert shown.count("<img") == 2
@@ -69,7 +84,7 @@ def test_pictures_of_all_ranks_have_one_scale() -> None:
 
 
 def test_what_a_picture_leaves_out_is_said() -> None:
-    blocks = Shard((96, 200), "float32", "cpu", 0.0, 0.5, 1.0, 2, ((0.0, math.nan),))
+    blocks = Shard((96, 200), "float32", "cpu", 0.0, 0.5, 1.0, 2, ((0.0, math.nan),), "")
     shown = ShardsView("<b>", [blocks], PLACES)._repr_html_()
     assert "red: not finite" in shown
     assert "a pixel is the mean of a block" in shown
@@ -136,6 +151,35 @@ class TestSummaries:
     )
     def test_every_kind_of_number_is_summarized(self, make: str, high: float) -> None:
         assert self.of(make).high == high
+
+    @pytest.mark.parametrize(
+        ("make", "other"),
+        [
+            ("torch.arange(40000.0).reshape(200, 200)", "torch.arange(40000.0).reshape(200, 200)"),
+            ("torch.ones(3, 2)[:, 0]", "torch.ones(3)"),
+            ("torch.tensor([1 + 1j]).conj()", "torch.tensor([1 - 1j])"),
+        ],
+    )
+    def test_equal_contents_have_equal_digests(self, make: str, other: str) -> None:
+        assert self.of(make).contents == self.of(other).contents
+
+    @pytest.mark.parametrize(
+        ("make", "other"),
+        [
+            # Within one block of the picture, by sign of a complex number, by kind of infinity.
+            ("torch.eye(200)[::2] * torch.eye(200)[::2]", "torch.eye(200)[1::2]"),
+            ("torch.tensor([1j])", "torch.tensor([-1j])"),
+            ("torch.tensor([inf, 1])", "torch.tensor([nan, 1])"),
+            ("torch.tensor([2**60])", "torch.tensor([2**60 + 1])"),
+        ],
+    )
+    def test_other_contents_have_other_digests(self, make: str, other: str) -> None:
+        assert self.of(make).contents != self.of(other).contents
+
+    @pytest.mark.parametrize("dtype", ["bool", "bfloat16", "float8_e5m2", "complex64", "int8"])
+    def test_a_large_shard_of_any_dtype_has_a_digest(self, dtype: str) -> None:
+        found = self.of(f"torch.ones(2100, 2100).to(torch.{dtype})")
+        assert len(found.contents) == 8
 
     def test_without_elements_there_is_no_picture(self) -> None:
         found = self.of("torch.empty(0, 3)")

@@ -45,8 +45,48 @@ def test_show_draws_the_shards_of_a_tensor(kernel: Kernel) -> None:
     ]
     assert shown["text/html"].count("<img") == 2
     assert "t" in kernel.complete("%monarch show ")
+    again = kernel.ok("import monarch_jupyter as mj\nmj.show(t)").result
+    assert again["text/plain"] == shown["text/plain"]
+    kernel.ok(
+        "with w.activate():\n"
+        "    parts = torch.stack([torch.eye(200)[0::2], torch.eye(200)[1::2]])\n"
+        "    mixed = parts[w.rank_tensor('gpus').reshape(1)]\n"
+    )
+    told_apart = kernel.ok("%monarch show mixed").result["text/plain"].splitlines()
+    assert told_apart[1].endswith("not finite  contents")
+    assert [line.split()[0] for line in told_apart[2:]] == ["gpus=0", "gpus=1"]
     kernel.ok(FAILS)
-    assert "IndexError: index 5 is out of bounds" in kernel.run("%monarch show bad").traceback
+    number = kernel.value("len(In) - 2")
+    kernel.ok("part = bad.slice_mesh(gpus=1)")
+    for line in ("%monarch show bad", "mj.show(bad)", "%monarch show part"):
+        failed = kernel.run(line)
+        assert failed.traceback.startswith("RemoteException"), failed.traceback
+        assert "IndexError: index 5 is out of bounds" in failed.traceback
+        assert f"issued by line 3 of Cell In[{number}]" in failed.traceback
+    assert "not a Linear" in kernel.run("mj.show(torch.nn.Linear(1, 1))").traceback
+    kernel.ok("%monarch stop --all")
+
+
+REFUSED = {
+    "torch.ones(3, 4) @ torch.ones(5, 6)": "must have same reduction dim",
+    "torch.ones(3, 4).sum(7)": "Dimension out of range",
+    "x + large": "only those of up to 65,536 bytes are sent along",
+    "whole[w.rank_tensor('gpus')]": "item(), or a tensor without dims as an index, needs",
+}
+
+
+def test_a_refused_operation_is_shown_at_its_line_without_inner_frames(kernel: Kernel) -> None:
+    kernel.ok("%monarch spawn w gpus=2 --preload torch")
+    kernel.ok("import monarch, torch")
+    kernel.ok("large = torch.ones(100, 1000)")
+    kernel.ok("with w.activate():\n    x, whole = torch.ones(1000), torch.ones(2)")
+    for source, text in REFUSED.items():
+        cell = f"with w.activate():\n    {source}"
+        shown = kernel.run(cell).traceback
+        assert text in shown
+        assert source in shown
+        assert "File " not in shown, shown
+        assert "During handling" not in shown, shown
     kernel.ok("%monarch stop --all")
 
 

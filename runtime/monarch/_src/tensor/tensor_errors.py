@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 def value_needed(name: str) -> RuntimeError:
     """An operation whose result depends on values that only the ranks have."""
+    if name.startswith("aten::_local_scalar_dense"):  # by which torch makes a number of a tensor
+        name = "item(), or a tensor without dims as an index,"
     return RuntimeError(
         f"{name} needs the values of a tensor, which are on the ranks and may differ there; get "
         "those of one rank with monarch.fetch_shard(tensor).get(), run the code on the ranks with "

@@ -89,6 +89,7 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) ->
     handles: list[Handle] = []
     scalars: list[Any] = []
     key: list[Any] = [func, _default_dtype()]
+    has_local = False
     try:
         _scan(args, operation.by_type, handles, scalars, key)
         if kwargs:
@@ -96,6 +97,8 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) ->
                 key.append(name)
                 _scan((value,), (name in operation.kwargs_by_type,), handles, scalars, key)
     except _HasLocal:
+        has_local = True
+    if has_local:  # not in the handler, so that an error has no other one behind it
         return _with_locals(operation, args, kwargs)
     if handles:
         channel: Channel = handles[0].channel

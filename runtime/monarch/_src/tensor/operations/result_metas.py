@@ -66,9 +66,11 @@ def run_on_meta(name: str, call: Callable[[list[Any]], Any], inputs: list[Any]) 
             return call(inputs)
         except NotImplementedError:
             pass  # torch has no meta kernel for this operation
-        except RuntimeError as error:
-            if "meta tensor" not in str(error):
-                raise  # otherwise the kernel needs values, of which FakeTensor tells more
+        except Exception as error:
+            if not isinstance(error, RuntimeError) or "meta tensor" not in str(error):
+                # Without the frames of torch's kernel: the program's line is the one at fault.
+                raise error.with_traceback(None) from None
+            # Otherwise the kernel needs values, of which FakeTensor tells more.
         return _run_on_fakes(name, call, inputs)
 
 
