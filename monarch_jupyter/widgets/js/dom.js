@@ -104,8 +104,10 @@ export function doing(row) {
   return isAtWork(row) && endpoint ? `${row.state} in ${endpoint}` : row.state;
 }
 
+const OF_TRAINING = /^elastic_(look|report|load_checkpoint|offer|take|run)$/;
+
 /**
- * "Trainer.step", or "" while nothing runs.
+ * "Trainer.step", "the training of Trainer", or "" while nothing runs.
  * @param {Row} row
  */
 export function endpointText(row) {
@@ -114,6 +116,9 @@ export function endpointText(row) {
   }
   if (row.actor === null) {
     return row.endpoint;
+  }
+  if (OF_TRAINING.test(row.endpoint)) {
+    return `the training of ${row.actor}`;
   }
   // An actor of the runtime has a label with a space, such as "the map": see `endpoint_text`.
   return row.actor.includes(" ") ? row.actor : `${row.actor}.${row.endpoint}`;

@@ -10,8 +10,9 @@ import pytest
 import monarch
 import monarch_jupyter
 from monarch._src.actor.endpoint import actor_class
-from monarch._src.failures.endpoint_text import endpoint_text, is_label
+from monarch._src.failures.endpoint_text import OF_TRAINING, endpoint_text, is_label
 from monarch.actor import Actor
+from monarch.spmd import ElasticActor
 
 PUBLIC = {"monarch.actor", "monarch.debug", "monarch.job", "monarch.spmd"}
 BOARD_BYTES = 32  # of a name on the status board
@@ -28,10 +29,17 @@ BOARD_BYTES = 32  # of a name on the status board
         ("the map", None, "the map"),
         ("", "setup", "setup"),
         ("", None, ""),
+        ("Trainer", "elastic_run", "the training of Trainer"),
+        ("Trainer", "elastic", "Trainer.elastic"),
     ],
 )
 def test_a_label_stands_for_class_and_endpoint(actor: str, endpoint: str | None, text: str) -> None:
     assert endpoint_text(actor, endpoint) == text
+
+
+def test_the_methods_that_an_elastic_mesh_calls_are_those_of_elastic_actors() -> None:
+    methods = {name for name in vars(ElasticActor) if name.startswith("elastic_")}
+    assert methods == OF_TRAINING
 
 
 def _actors_of_the_product() -> list[type[Actor]]:

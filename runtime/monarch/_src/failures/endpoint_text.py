@@ -13,8 +13,15 @@ def is_label(actor_class: str) -> bool:
     return " " in actor_class
 
 
+OF_TRAINING = frozenset(
+    ("elastic_look", "elastic_report", "elastic_load_checkpoint", "elastic_offer", "elastic_take",
+     "elastic_run")
+)  # fmt: skip
+"""Methods of `ElasticActor` that an `ElasticMesh` calls around the endpoint of the user."""
+
+
 def endpoint_text(actor_class: str, endpoint: str | None) -> str:
-    """`Trainer.step`; the label of an actor of the runtime.
+    """`Trainer.step`; the label of an actor of the runtime; `the training of Trainer`.
 
     Args:
         actor_class: empty if the work is that of no actor; the endpoint then stands alone.
@@ -22,4 +29,6 @@ def endpoint_text(actor_class: str, endpoint: str | None) -> str:
     """
     if not actor_class:
         return endpoint or ""
+    if endpoint in OF_TRAINING:
+        return f"the training of {actor_class}"
     return f"{actor_class}.{endpoint}" if endpoint and not is_label(actor_class) else actor_class
