@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping, MutableMapping, Sequence
 
-from monarch import observe
+from monarch import frontend, observe
 from monarch.actor import ProcMesh, this_host
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.meshes.job_hosts import hosts_of
@@ -20,6 +20,8 @@ from monarch_jupyter.meshes.spawn_requests import (
     split_job,
 )
 from monarch_jupyter.rendering.units import count
+
+_GROUP_LABEL = "the process group"
 
 
 def spawn(
@@ -139,14 +141,25 @@ def restart(mesh: ProcMesh, namespace: MutableMapping[str, object]) -> str:
             f"{mesh.name} is kept, under a name that stays taken until it has ended: "
             f"`%monarch stop {mesh.name}`, then spawn it again"
         )
-    actors = mesh.actor_names
+    lost = _lost_with(mesh)
     names = [name for name, value in list(namespace.items()) if _is_whole(value, mesh)]
     mesh.stop("restarted from the notebook").get()
     new = spawn_request(request)
     for name in dict.fromkeys([*names, request.name]):
         namespace[name] = new
-    gone = f"; spawn its actors again: {', '.join(actors)}" if actors else ""
-    return f"restarted {request.name}: {count(len(new), 'new process', 'new processes')}{gone}"
+    return f"restarted {request.name}: {count(len(new), 'new process', 'new processes')}{lost}"
+
+
+def _lost_with(mesh: ProcMesh) -> str:
+    """What the user has to make again after the end of a mesh; actors of the runtime come back."""
+    targets = [frontend.call_target_of(one) for one in frontend.actor_meshes()]
+    known = {one.name: one.class_name for one in targets if one.procs.uid == int(mesh.uid, 16)}
+    names = mesh.actor_names
+    actors = [name for name in names if not frontend.is_label(known.get(name, ""))]
+    lost = f"; spawn its actors again: {', '.join(actors)}" if actors else ""
+    if _GROUP_LABEL in known.values():
+        lost += f"; make its process group again: {mesh.name}.init_process_group()"
+    return lost
 
 
 def _is_whole(value: object, mesh: ProcMesh) -> bool:

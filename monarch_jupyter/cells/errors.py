@@ -61,6 +61,7 @@ OPEN = 0.4
 """The same if some ranks have not answered: they may fail soon or compute for hours."""
 LOOK = 0.02
 
+_NO_GROUP = "Default process group has not been initialized"  # torch's words
 _NO_NAME = re.compile(r"name '(\w+)' is not defined")
 # Not red: on the red ground of an error, in a dark theme, that is hard to read.
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
@@ -125,6 +126,7 @@ class CellErrors:
         cell_names = cell_names_of(shell)
         lines = error_lines(error, trace, cell_names, shell.user_ns)
         lines += _notebook_name_hints(error, shell.user_ns)
+        lines += _group_hints(error, shell.user_ns)
         shell._showtraceback(kind, error, lines)
         rest = whole_tracebacks_html(error.failures)
         if rest:
@@ -289,6 +291,14 @@ def _notebook_name_hints(
                 f"{name!r} is a variable of the notebook, and ranks have their own; to send it:\n"
                 f"%%monarch on {where} --push {name}\n"
             )
+
+
+def _group_hints(error: ActorError | SupervisionError, names: Container[str]) -> Iterator[str]:
+    """A hint for ranks on which code has used a process group that nobody has made."""
+    lacking = [one for one in error.failures if _NO_GROUP in one.message]
+    for name in dict.fromkeys(failure.mesh_name for failure in lacking):
+        if name in names:
+            yield f"this line makes a process group of its ranks:\n{name}.init_process_group()\n"
 
 
 def cell_names_of(shell: Any) -> CellNames:

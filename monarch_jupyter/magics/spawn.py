@@ -13,7 +13,7 @@ from monarch_jupyter.magics.command import Command, Invocation
 from monarch_jupyter.magics.spawn_request import (
     parse_spawn,
 )
-from monarch_jupyter.meshes.registry import complete_meshes, no_name
+from monarch_jupyter.meshes.registry import complete_meshes, mesh_names, no_name
 
 
 def _run(invocation: Invocation) -> ProcMesh:
@@ -66,6 +66,12 @@ def _run_restart(invocation: Invocation) -> None:
     name, *more = names
     if more:
         raise CommandError("restart takes one mesh at a time")
+    whole, bracket, _ = name.partition("[")
+    if bracket and whole in mesh_names():
+        raise CommandError(
+            f"restart takes a whole mesh: `%monarch restart {whole}`. Ranks come back one by one "
+            f"in a mesh of `%monarch spawn {whole} ... --restart`"
+        )
     sys.stdout.write(f"{restart_named(name, invocation.namespace)}\n")
 
 

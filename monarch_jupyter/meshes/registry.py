@@ -70,6 +70,9 @@ def find_mesh(name: str, namespace: Mapping[str, object] | None = None) -> ProcM
         )
     if value is not None:
         raise CommandError(f"{name} is not a mesh but a {type(value).__name__}{_listed(names)}")
+    whole, bracket, _ = name.partition("[")
+    if bracket and whole in names:
+        raise CommandError(f"{name} is a part of a mesh; this takes the whole: {whole}")
     near = did_you_mean(name, names)
     raise CommandError(f"there is no mesh '{name}'{near or _listed(names)}")
 

@@ -19,6 +19,7 @@ from monarch_jupyter.rendering.source_lines import (
     ProgramLine,
     rank_cell_selection,
     story_lines,
+    with_cells,
 )
 
 
@@ -70,12 +71,12 @@ def entry_lines(groups: Sequence[Sequence[RankFailure]], cell_names: CellNames) 
     `groups`: of failures at one place; see `monarch.frontend.failures_by_place`.
     """
     first = groups[0][0]
-    lines = headline(groups)
+    lines = [with_cells(line, cell_names) for line in headline(groups)]
     cause = first.first_cause
     lines += [f"  {line}" for line in story_lines(user_places(cause.frames), cell_names)]
     before: tuple[object, ...] = ()
     for one in cause.behind:
-        lines.append(one.what)
+        lines.append(with_cells(one.what, cell_names))
         if one.place != before:  # of a group, several may have been raised at one place
             lines += [f"  {line}" for line in story_lines(user_places(one.frames), cell_names)]
         before = one.place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from monarch.frontend import endpoint_text, name_point, name_ranks
@@ -53,7 +54,35 @@ def _chosen(metrics: Metrics, meshes: Collection[str], *, every: bool) -> Sequen
     known = [row for row in metrics.endpoints if row.mesh_uid in meshes or row.mesh_uid == CLIENT]
     if every:
         return known
-    return sorted((r for r in known if r.side == "callee"), key=lambda r: -r.total_s)
+    callees = _merged([row for row in known if row.side == "callee"])
+    return sorted(callees, key=lambda row: -row.total_s)
+
+
+def _merged(rows: Sequence[EndpointMetrics]) -> list[EndpointMetrics]:
+    """The rows, with one for all endpoints of an actor of the runtime: they have one text."""
+    groups: dict[tuple[str, ...], list[EndpointMetrics]] = {}
+    for row in rows:
+        text = endpoint_text(row.actor_class, row.endpoint)
+        groups.setdefault((row.mesh_uid, row.actor, text), []).append(row)
+    return [found[0] if len(found) == 1 else _sum_of(found) for found in groups.values()]
+
+
+def _sum_of(rows: Sequence[EndpointMetrics]) -> EndpointMetrics:
+    """One row for several endpoints, without figures that those of the parts do not give."""
+    total_s = sum(row.total_s for row in rows)
+    timed = sum(count for row in rows for _, count in row.histogram)
+    return replace(
+        rows[0],
+        calls=sum(row.calls for row in rows),
+        errors=sum(row.errors for row in rows),
+        in_flight=sum(row.in_flight for row in rows),
+        bytes_in=sum(row.bytes_in for row in rows),
+        bytes_out=sum(row.bytes_out for row in rows),
+        total_s=total_s,
+        mean_s=total_s / timed if timed else None,
+        p99_s=None,
+        slowest=None,
+    )
 
 
 def _head(*, every: bool) -> list[str]:

@@ -22,6 +22,7 @@ FIRST, LAST = 4, 6
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _RANK_CELL = re.compile(r"<cell (?P<cell>.*)>\Z")
+_FILE_AND_LINE = re.compile(r"(?P<file>[^\s()'\"<>]+\.py|<cell [^<>]+>):(?P<line>\d+)")
 _MAGIC = re.compile(
     r"get_ipython\(\)\.run_(?P<kind>cell|line)_magic\('(?P<name>[^']*)', "
     r"(?P<quote>['\"])(?P<words>.*?)(?<!\\)(?P=quote)[,)]"
@@ -134,6 +135,17 @@ def file_text(filename: str, cell_names: CellNames) -> str:
         return cell
     match = _RANK_CELL.match(filename)
     return f"Cell {match['cell']}" if match else f"File {filename}"
+
+
+def with_cells(text: str, cell_names: CellNames) -> str:
+    """The text, with `Cell In[3], line 7` in place of the file and line of a cell."""
+
+    def named(match: re.Match[str]) -> str:
+        shown = file_text(match["file"], cell_names)
+        is_cell = not shown.startswith("File ")
+        return f"{shown}, line {match['line']}" if is_cell else match[0]
+
+    return _FILE_AND_LINE.sub(named, text)
 
 
 def _source_lines(place: ProgramLine) -> Sequence[str]:

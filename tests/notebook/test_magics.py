@@ -234,6 +234,8 @@ def test_the_name_of_a_mesh_in_place_of_a_subcommand_is_told_what_was_meant(
         ),
         ("%monarch show worker", "there is no mesh 'worker'; did you mean 'workers'?"),
         ("%monarch stop", "stop needs the name of a mesh, or --all; there is workers"),
+        ("%monarch stop workers[gpus=1]", "workers[gpus=1] is a part of a mesh; this takes the"),
+        ("%monarch restart workers[gpus=1]", "restart takes a whole mesh: `%monarch restart wor"),
         ("%monarch debug workers", "nothing waits at a breakpoint on workers; meshes are workers"),
         ("%monarch debug workers[gpus=0:1]", "nothing waits at a breakpoint on workers[gpus=0:1];"),
         ("%monarch debug worker", "nothing waits at a breakpoint on worker; meshes are workers"),

@@ -38,6 +38,18 @@ class TestEndpoints:
         ]  # fmt: skip
         assert note == "as ranks ran them; `%monarch ls --metrics` shows callers too"
 
+    def test_endpoints_of_an_actor_of_the_runtime_are_one_line(self) -> None:
+        rows = [
+            counted("run", actor_class="the tensors", actor="tensors", errors=1),
+            counted("call", actor_class="the tensors", actor="tensors", total_s=0.8, in_flight=2),
+        ]
+        _, line, _ = self.said(*rows, every=False).splitlines()
+        assert line.split() == [
+            "workers", "tensors", "the", "tensors", "200", "1", "2", "10", "ms", "-", "-",
+            "3.9", "KiB", "40", "MiB",
+        ]  # fmt: skip
+        assert self.said(*rows, every=True).count("the tensors") == 2
+
     def test_in_full_there_are_all_figures_from_both_sides(self) -> None:
         rows = [
             counted(),

@@ -55,6 +55,12 @@ def test_the_rank_that_hangs_elsewhere_is_named_with_its_line(kernel: Kernel) ->
     one = kernel.ok("%monarch stacks workers[gpus=3]").result["text/plain"]
     assert one.startswith(f"workers, 1 rank: 1 in {OF}load")
     assert "_src" in kernel.ok("%monarch stacks workers --full").result["text/plain"]
+    explained = kernel.ok("%monarch explain").result
+    assert re.search(r"load \(Cell In\[\d+\], line 15\)", explained["text/plain"])
+    html = Reader(explained["text/html"]).text
+    assert re.search(r"load \(Cell In\[\d+\], line 15\)", html)
+    assert "odd: workers[gpus=3]: " in html
+    assert "workers[gpus=0..2]: " in html
 
 
 def test_what_it_does_not_find_is_said_in_a_line(kernel: Kernel) -> None:
