@@ -22,18 +22,22 @@ class DashboardLink:
     proxied: str = ""
 
     def __repr__(self) -> str:
+        return f"{self.url}\n{self._from_afar}"
+
+    @property
+    def _from_afar(self) -> str:
         port = urlsplit(self.url).port
-        return (
-            f"{self.url}\n"
-            f"from another machine: ssh -L {port}:127.0.0.1:{port} HOST, then the same address"
-        )
+        return f"from another machine: ssh -L {port}:127.0.0.1:{port} HOST, then the same address"
 
     def _repr_html_(self) -> str:
         address = self.proxied or self.url
         link = html.element(
             "a", "Open the dashboard", href=address, target="_blank", rel="noreferrer"
         )
-        return html.card(link, html.element("div", "it ends with this session; its token reads"))
+        notes = ["the page ends with this session; with this link it can be read only"]
+        if not self.proxied:
+            notes.append(self._from_afar)
+        return html.card(link, *(html.element("div", html.toned(one, "muted")) for one in notes))
 
 
 def dashboard() -> DashboardLink:

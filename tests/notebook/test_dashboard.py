@@ -21,6 +21,7 @@ def test_the_magic_links_to_the_page_of_this_session(kernel: Kernel) -> None:
     url, remedy = shown["text/plain"].splitlines()
     assert remedy.startswith("from another machine: ssh -L ")
     assert f'href="{url}"' in shown["text/html"]
+    assert remedy in shown["text/html"]
     page = url.partition("?")[0]
     with pytest.raises(urllib.error.HTTPError, match="401") as refused:
         urllib.request.urlopen(page, timeout=PATIENCE_S)
@@ -42,5 +43,6 @@ def test_through_a_hub_the_link_goes_over_its_proxy(monkeypatch: pytest.MonkeyPa
     link = dashboard.dashboard()
     assert link.proxied == "/user/someone/proxy/4000/dashboard/?token=abc"
     assert 'href="/user/someone/proxy/4000/dashboard/?token=abc"' in link._repr_html_()
+    assert "ssh" not in link._repr_html_()
     assert repr(link).startswith("http://127.0.0.1:4000/dashboard/")
     assert DashboardLink("http://127.0.0.1:1/").proxied == ""
