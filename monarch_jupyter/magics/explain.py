@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from monarch import observe
-from monarch.frontend import endpoint_text, name_ranks
+from monarch.frontend import endpoint_text, name_procs
 from monarch.observe import CaseFile
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.arguments import Option
@@ -16,8 +15,6 @@ from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.cell_names import cell_name
 from monarch_jupyter.rendering.html import Html
 from monarch_jupyter.rendering.source_lines import with_cells
-
-_PROC = re.compile(r"(?P<mesh>[^\[\]]+)\[(?P<point>\w+=\d+(?:, \w+=\d+)*)\]\Z")
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ class Explanation:
             "waits", ("caller", "call", "owed by", "there", "seconds"),
             (
                 (
-                    w.caller, endpoint_text(w.actor, w.endpoint), procs_text(w.owing), w.at_callee,
+                    w.caller, endpoint_text(w.actor, w.endpoint), name_procs(w.owing), w.at_callee,
                     w.for_s,
                 )
                 for w in case.waits
@@ -58,7 +55,7 @@ class Explanation:
             ((b.where, b.state, b.doing, b.for_s, b.waiting) for b in case.blockers),
         )  # fmt: skip
         for group in case.stacks:
-            where = procs_text(group.procs)
+            where = name_procs(group.procs)
             summary = f"{'odd: ' if group.odd else ''}{where}: {group.activity}"
             if not group.frames:
                 parts.append(html.element("div", summary))
@@ -69,7 +66,7 @@ class Explanation:
         for last in case.last_lines:
             same.setdefault("\n".join(last.lines), []).append(last.where)
         for text, procs in same.items():
-            parts.append(html.details(f"last lines of {procs_text(procs)}", html.block(text)))
+            parts.append(html.details(f"last lines of {name_procs(procs)}", html.block(text)))
         parts += _table(
             "missing", ("table", "where", "reason"),
             ((one.table, one.where, one.reason) for one in case.missing),
@@ -77,21 +74,6 @@ class Explanation:
         queries = [f"-- {one.shows}\n{one.sql};" for one in case.queries]
         parts.append(html.details("queries that show more", html.block("\n\n".join(queries))))
         return html.card(*parts)
-
-
-def procs_text(names: Sequence[str]) -> str:
-    """`w[gpus=0..3], client`: the names of procs, with the ranks of each mesh together."""
-    points: dict[str, list[dict[str, int]]] = {}
-    others: list[str] = []
-    for name in names:
-        match = _PROC.match(name)
-        if match is None:
-            others.append(name)
-            continue
-        pairs = (part.split("=") for part in match["point"].split(", "))
-        points.setdefault(match["mesh"], []).append({dim: int(index) for dim, index in pairs})
-    ranks = [f"{mesh}[{name_ranks(found)}]" for mesh, found in points.items()]
-    return ", ".join([*ranks, *others])
 
 
 def _table(title: str, head: Iterable[str], rows: Iterable[Iterable[object]]) -> list[Html]:

@@ -22,7 +22,13 @@ from monarch._src.observe.meshes import (
     starting,
 )
 from monarch._src.observe.open_calls import is_waiting, newest_call, owing_answers
-from monarch._src.shape.coordinates import Coordinates, name_indices, name_point, name_ranks
+from monarch._src.shape.coordinates import (
+    Coordinates,
+    name_indices,
+    name_point,
+    name_procs,
+    name_ranks,
+)
 from monarch.actor import context as _context  # registers this process as a client
 
 del _context
@@ -50,6 +56,7 @@ __all__ = [
     "is_waiting",
     "name_indices",
     "name_point",
+    "name_procs",
     "name_ranks",
     "newest_call",
     "number_calls",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._src.shape.coordinates import name_indices, name_point, name_ranks
+from monarch._src.shape.coordinates import name_indices, name_point, name_procs, name_ranks
 
 BOX = [{"hosts": h, "gpus": g} for h in range(2) for g in range(4)]
 
@@ -61,3 +61,9 @@ def told(name: str) -> set[int]:
         first, last = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", run).groups()  # type: ignore[union-attr]
         indices |= set(range(int(first), int(last or first) + 1))
     return indices
+
+
+def test_procs_of_several_meshes_have_one_name() -> None:
+    names = ["w[gpus=1]", "client", "w[gpus=0]", "v[hosts=0, gpus=3]", "solo", "w[gpus=7]"]
+    assert name_procs(names) == "w[gpus=0..1,7], v[hosts=0, gpus=3], client, solo"
+    assert name_procs([]) == ""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 from monarch._src.shape.extent import Extent
+
+_PROC = re.compile(r"(?P<mesh>[^\[\]]+)\[(?P<point>\w+=\d+(?:, \w+=\d+)*)\]\Z")
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,24 @@ def name_ranks(points: Iterable[Mapping[str, int]]) -> str:
     rows = list(points)
     dims = list(rows[0]) if rows else []
     return _name_table(dims, sorted({tuple(point.values()) for point in rows}))
+
+
+def name_procs(names: Iterable[str]) -> str:
+    """One name for procs of several meshes: `w[gpus=0..3], client` for five names."""
+    points: dict[str, list[dict[str, int]]] = {}
+    others: list[str] = []
+    for name in names:
+        match = _PROC.match(name)
+        if match is None:
+            others.append(name)
+            continue
+        pairs = (part.split("=") for part in match["point"].split(", "))
+        points.setdefault(match["mesh"], []).append({dim: int(index) for dim, index in pairs})
+    parts: list[str] = []
+    for mesh, found in points.items():
+        boxes = [box.replace(" ", ", ") for box in name_ranks(found).split("; ")]
+        parts.append(f"{mesh}[{'; '.join(boxes)}]")
+    return ", ".join([*parts, *others])
 
 
 def name_indices(indices: Iterable[int]) -> str:

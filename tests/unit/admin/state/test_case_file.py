@@ -132,6 +132,18 @@ def test_the_rank_whose_stack_differs_is_odd() -> None:
     assert "the stack of workers[gpus=4] differs from the others': in read_file" in case.verdict
 
 
+def test_no_rank_of_a_group_is_left_out_of_the_text() -> None:
+    rows = [row for rank in range(40) for row in frames(rank, "loop")]
+    rows += [row for rank in range(40, 46) for row in frames(rank, "read", activity="in read")]
+    waits = [call(None, rank, ranks=46, awaited=False) for rank in range(46)]
+    tables = {"procs": [proc(rank) for rank in range(46)], "frames": rows, "calls": waits}
+    case = case_of(NOW_US, tables)
+    assert "the stack of workers[gpus=40..45] differs from the others'" in str(case)
+    assert "  odd: workers[gpus=40..45]: in read" in str(case)
+    assert "  workers[gpus=0..39]: in step" in str(case)
+    assert "w.step on workers[gpus=0..45] (46 of 46 ranks owe an answer)" in str(case)
+
+
 def test_of_two_ranks_with_different_stacks_neither_is_odd() -> None:
     rows = [*frames(0, "a"), *frames(1, "b")]
     case = case_of(NOW_US, {"procs": [proc(0), proc(1)], "frames": rows})

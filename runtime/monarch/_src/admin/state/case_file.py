@@ -18,6 +18,7 @@ from monarch._src.admin.state.cycles import cycles_of
 from monarch._src.admin.state.nodes import Missing, printable
 from monarch._src.failures.endpoint_text import endpoint_text, is_label
 from monarch._src.failures.report import at_text
+from monarch._src.shape.coordinates import name_procs
 
 Row: TypeAlias = "Mapping[str, Any]"
 Place: TypeAlias = "tuple[int, int]"  # the uid of a proc mesh, and a rank
@@ -374,7 +375,8 @@ def _verdict(
         return f"nothing has failed{_odd_text(stacks)}"
     if errors:
         one = errors[0]
-        return f"no process has failed; {one.where} raised {one.errors} errors in {one.endpoint}"
+        errors_text = f"{one.errors} error{'s' * (one.errors != 1)}"
+        return f"no process has failed; {one.where} raised {errors_text} in {one.endpoint}"
     return "nothing has failed, and no call is awaited"
 
 
@@ -382,9 +384,7 @@ def _odd_text(stacks: Sequence[StackGroup]) -> str:
     odd = [group for group in stacks if group.odd]
     if not odd:
         return ""
-    return (
-        f"; the stack of {', '.join(odd[0].procs[:4])} differs from the others': {odd[0].activity}"
-    )
+    return f"; the stack of {name_procs(odd[0].procs)} differs from the others': {odd[0].activity}"
 
 
 def _first_line(text: str) -> str:
@@ -440,7 +440,7 @@ def case_text(case: CaseFile) -> str:
     stacks: list[str] = []
     for group in case.stacks:
         odd = "odd: " if group.odd else ""
-        stacks.append(f"{odd}{', '.join(group.procs[:8])}: {group.activity}")
+        stacks.append(f"{odd}{name_procs(group.procs)}: {group.activity}")
         stacks += [f"    {frame}" for frame in group.frames]
     lines += _section("STACKS", stacks)
     last = [f"{one.where}: {text}" for one in case.last_lines for text in one.lines]
@@ -461,7 +461,7 @@ def _failure_text(one: Failure) -> str:
 
 
 def _wait_text(one: Wait) -> str:
-    owing = ", ".join(one.owing[:8]) + (", ..." if len(one.owing) > 8 else "")
+    owing = name_procs(one.owing)
     since = "" if one.for_s is None else f" for {one.for_s:.1f} s"
     how = "waits" if one.awaited else "has called and does not wait"
     at = "" if one.at_callee == "unknown" else f", {one.at_callee} there"
