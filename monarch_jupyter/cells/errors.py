@@ -13,6 +13,7 @@ import re
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
@@ -49,6 +50,7 @@ from monarch_jupyter.rendering.source_lines import (
     place_lines,
     rank_cell_mesh,
 )
+from monarch_jupyter.rendering.units import count
 
 HANDLED = (ActorError, SupervisionError)
 INTERRUPTED = (KeyboardInterrupt, asyncio.CancelledError)
@@ -206,6 +208,17 @@ def _is_open(error: ActorError | SupervisionError) -> bool:
     return any((one.actor_class, one.endpoint) in calls for one in error.failures)
 
 
+def _owing_lines(error: ActorError | SupervisionError) -> Iterator[str]:
+    """How many ranks may yet fail in the same way: those that still run the endpoint."""
+    failed = {(one.actor_class, one.endpoint) for one in error.failures}
+    owing: Counter[str] = Counter()
+    for call in observe.open_calls():
+        if (call.actor_class, call.endpoint) in failed:
+            owing[frontend.endpoint_text(call.actor_class, call.endpoint)] += len(call.owing)
+    for text, ranks in owing.items():
+        yield f"{count(ranks, 'rank has', 'ranks have')} not answered {text} yet\n"
+
+
 def error_lines(
     error: ActorError | SupervisionError,
     trace: TracebackType | None,
@@ -221,6 +234,7 @@ def error_lines(
         head, *rest = entry_lines(groups, cell_names)
         title = "" if blocks else f"{type(error).__name__}: "
         blocks.append("\n".join([f"{_BOLD}{title}{head}{_PLAIN}", *rest, ""]))
+    blocks += _owing_lines(error)
     if not blocks:
         blocks.append(f"{_BOLD}{type(error).__name__}: {_told(error, cell_names)}{_PLAIN}")
     remedy = _remedy(error, names)

@@ -84,6 +84,25 @@ def test_who_waits_for_a_broadcast_is_told_that_nothing_comes_back(kernel: Kerne
     assert hint not in kernel.run("None.get()").traceback
 
 
+WAIT = """%%monarch on workers
+def wait(gate):
+    import os, threading
+    while not os.path.exists(gate):
+        threading.Event().wait(0.02)
+"""
+
+
+def test_an_error_tells_how_many_ranks_still_run(kernel: Kernel, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    kernel.ok("%monarch spawn workers gpus=3")
+    kernel.ok(WAIT)
+    said = kernel.run(f"%%monarch on workers\nif rank == 0: 1/0\nwait({str(gate)!r})").traceback
+    gate.touch()
+    assert "the cell on workers[gpus=0] raised ZeroDivisionError" in said
+    assert "2 ranks have not answered the cell yet" in said
+    kernel.ok("%%monarch on workers\nrank")
+
+
 ASKING = """
 import getpass
 from monarch.actor import Actor, endpoint
