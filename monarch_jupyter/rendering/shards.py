@@ -60,6 +60,7 @@ MOST_SHOWN = 64
 PIXEL = 6
 """The size of an element in the page, in CSS pixels; small pictures are enlarged more."""
 WIDTH = 240
+HEIGHT = 96
 _HEAD = ("ranks", "lowest", "mean", "highest", "not finite")
 _CONTENTS = "contents"
 
@@ -152,7 +153,7 @@ def _picture(name: str, shard: Shard, low: float, high: float) -> Html:
         src=png_address(shard.picture, low, high),
         alt=f"elements at {name}, {number_text(low)} dark to {number_text(high)} light",
         width=str(across * size),
-        height=str(len(shard.picture) * size),
+        height=str(len(shard.picture) * max(1, min(size, HEIGHT // len(shard.picture)))),
         style="image-rendering: pixelated; display: block",
     )
 

@@ -83,6 +83,12 @@ def test_pictures_of_all_ranks_have_one_scale() -> None:
     assert "elements at gpus=0" in shown
 
 
+def test_a_picture_of_one_column_is_no_higher_than_others() -> None:
+    column = shard(*((float(row),) for row in range(MOST_ROWS)))
+    shown = ShardsView("t", [column], PLACES)._repr_html_()
+    assert 'width="24" height="96"' in shown
+
+
 def test_what_a_picture_leaves_out_is_said() -> None:
     blocks = Shard((96, 200), "float32", "cpu", 0.0, 0.5, 1.0, 2, ((0.0, math.nan),), "")
     shown = ShardsView("<b>", [blocks], PLACES)._repr_html_()
