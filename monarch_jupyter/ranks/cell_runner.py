@@ -11,6 +11,7 @@ import ast
 import asyncio
 import inspect
 import linecache
+import os
 import sys
 import types
 from collections.abc import Coroutine, Sequence
@@ -95,6 +96,8 @@ class Cell(Actor):
             self._execute(body)
             value = None if last is None else self._execute(last)
         except SystemExit as error:
+            if sys.stdin is not None and sys.stdin.closed:  # by `exit()`
+                sys.stdin = open(os.devnull)  # noqa: SIM115  # of the process
             raise RuntimeError(
                 f"the cell asked its rank to exit ({error.code!r}); `%monarch stop` ends a mesh"
             ) from None

@@ -102,6 +102,8 @@ def test_ranks_live_on_after_an_error_and_after_exit(kernel: Kernel) -> None:
     assert kernel.run("%%monarch on workers\n1/0").error_name == "ActorError"
     left = kernel.run("%%monarch on workers\nimport sys\nsys.exit(3)")
     assert "the cell asked its rank to exit (3); `%monarch stop` ends a mesh" in left.traceback
+    assert "asked its rank to exit" in kernel.run("%%monarch on workers\nexit()").traceback
+    assert "a rank has no keyboard" in kernel.run("%%monarch on workers\ninput()").traceback
     kernel.ok("%%monarch on workers\nkept")
     assert kernel.value("_.values()") == "[0, 1]"
 
