@@ -16,7 +16,7 @@ class CommandError(ValueError):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`"; did you mean 'spawn'?"` for the closest known word; empty if no word is close."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.65)
     return f"; did you mean '{near[0]}'?" if near else ""
 
 

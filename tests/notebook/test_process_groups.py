@@ -20,6 +20,9 @@ total[0].item()
 @pytest.mark.slow
 def test_cells_on_ranks_sum_after_one_line_and_a_rank_that_raises_is_named(kernel: Kernel) -> None:
     kernel.ok("%monarch spawn w gpus=2 --preload torch --preload torch.distributed")
+    unknown = kernel.run("w.init_process_group('mpi')").traceback
+    assert "has no mpi; it has " in unknown
+    assert "undefined" not in unknown
     lacking = kernel.run(SUM.format(first="")).traceback
     assert lacking.endswith("makes a process group of its ranks:\nw.init_process_group()\n")
     kernel.ok("w.init_process_group()")

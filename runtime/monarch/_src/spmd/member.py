@@ -291,7 +291,11 @@ class GroupMember(Actor):
         return RankLook(
             "", host,
             tuple(one for one in backends if not dist.is_backend_available(one)),
-            tuple(one for one in dist.Backend.backend_list if dist.is_backend_available(one)),
+            tuple(
+                one
+                for one in dist.Backend.backend_list
+                if one not in ("undefined", "fake") and dist.is_backend_available(one)
+            ),
             _gpus(dist), _plan if made and good else None, made and _plan is None,
             is_joining,
             () if self._watch is None else tuple(self._watch.reported.values()),

@@ -34,7 +34,7 @@ class MapsItems:
         on_error: Literal["collect"], timeout: float | None = None, progress: bool = True,
     ) -> list[R | ItemError | ItemLostError]: ...  # fmt: skip
     def map(
-        self, function: Callable[[Any], Any], items: Iterable[Any], *,
+        self, function: Callable[[Any], Any], items: Iterable[Any], *more: Any,
         chunk_size: int | None = None, on_error: Literal["raise", "collect"] = "raise",
         timeout: float | None = None, progress: bool = True,
     ) -> list[Any]:  # fmt: skip
@@ -75,6 +75,7 @@ class MapsItems:
         """
         from monarch._src.mesh.map.driver import run_to_end
 
+        _check_none("map", more)
         run = self._begin_map(
             "map", function, items, chunk_size, on_error, timeout, progress
         )  # fmt: skip
@@ -93,7 +94,7 @@ class MapsItems:
         timeout: float | None = None, progress: bool = True,
     ) -> Iterator[R | ItemError | ItemLostError]: ...  # fmt: skip
     def imap(
-        self, function: Callable[[Any], Any], items: Iterable[Any], *,
+        self, function: Callable[[Any], Any], items: Iterable[Any], *more: Any,
         chunk_size: int | None = None, buffersize: int | None = None,
         on_error: Literal["raise", "collect"] = "raise",
         timeout: float | None = None, progress: bool = True,
@@ -133,6 +134,7 @@ class MapsItems:
         """
         from monarch._src.mesh.map.results import OrderedMapResults
 
+        _check_none("imap", more)
         return OrderedMapResults(
             self._begin_map(
                 "imap", function, items, chunk_size, on_error, timeout, progress, buffersize
@@ -152,7 +154,7 @@ class MapsItems:
         timeout: float | None = None, progress: bool = True,
     ) -> Iterator[R | ItemError | ItemLostError]: ...  # fmt: skip
     def imap_unordered(
-        self, function: Callable[[Any], Any], items: Iterable[Any], *,
+        self, function: Callable[[Any], Any], items: Iterable[Any], *more: Any,
         chunk_size: int | None = None, buffersize: int | None = None,
         on_error: Literal["raise", "collect"] = "raise",
         timeout: float | None = None, progress: bool = True,
@@ -164,9 +166,19 @@ class MapsItems:
         """
         from monarch._src.mesh.map.results import MapResults
 
+        _check_none("imap_unordered", more)
         return MapResults(
             self._begin_map(
                 "imap_unordered", function, items, chunk_size, on_error, timeout, progress,
                 buffersize,
             )
         )  # fmt: skip
+
+
+def _check_none(method: str, more: tuple[object, ...]) -> None:
+    """Refuse further iterables, which Python's own `map` takes, and options without their names."""
+    if more:
+        raise TypeError(
+            f"{method}: give one iterable of items, and options by name; a function of several "
+            f"arguments takes them as one item: mesh.{method}(lambda item: f(*item), zip(xs, ys))"
+        )
