@@ -247,3 +247,25 @@ def test_it_can_be_referred_to_weakly(mesh: ValueMesh[int]) -> None:
 def test_runs_given_are_shared_and_not_copied() -> None:
     runs = Runs(["a", "a"])
     assert ValueMesh(Extent(["gpus"], [2]), runs)._values is runs
+
+
+def test_a_value_is_had_by_its_rank() -> None:
+    values = ValueMesh(Extent(["hosts", "gpus"], [2, 2]), ["a", "b", "c", "d"])
+    assert [values[0], values[3], values[-1], values.slice(hosts=1)[0]] == ["a", "d", "d", "c"]
+    for rank in (4, -5):
+        with pytest.raises(IndexError, match=f"no value of rank {rank}; there are 4"):
+            values[rank]
+    with pytest.raises(TypeError, match=r"not by slice; .* values\.slice\(dim=\.\.\.\)"):
+        values[0:2]  # type: ignore[index]
+
+
+def test_numpy_has_the_values_over_the_dims_of_the_mesh() -> None:
+    losses = ValueMesh(Extent(["hosts", "gpus"], [2, 3]), range(6))
+    assert np.array_equal(np.asarray(losses), [[0, 1, 2], [3, 4, 5]])
+    assert np.asarray(losses, dtype="float32").dtype == np.float32
+    assert np.asarray(losses.slice(hosts=1, gpus=2)).item() == 5
+    rows = ValueMesh(Extent(["gpus"], [2]), [np.zeros(3), np.ones(3)])
+    assert np.asarray(rows).shape == (2, 3)
+    assert float(np.mean(rows)) == 0.5  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="inhomogeneous"):
+        np.asarray(ValueMesh(Extent(["gpus"], [2]), [[1], [1, 2]]))

@@ -8,6 +8,7 @@ from: the ranks, in the mesh that was spawned, of all of ``_values``, and the ex
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import index as as_int
@@ -156,6 +157,36 @@ class ValueMesh(MeshTrait, Generic[_R]):
                 f"get: no value at {position}; there are {len(self._region)}, counted from 0"
             )
         return self._values[self._region.global_rank(position)]
+
+    def __getitem__(self, rank: int) -> _R:
+        """The value of a rank; a negative one counts from the end, as in a list.
+
+        Raises:
+            TypeError: not an int. IndexError: there is no such rank.
+        """
+        try:
+            position = as_int(rank)
+        except TypeError:
+            raise TypeError(
+                f"a ValueMesh is indexed by the number of a rank, not by {type(rank).__name__}; "
+                "for a part of it, write values.slice(dim=...)"
+            ) from None
+        count = len(self._region)
+        if not -count <= position < count:
+            raise IndexError(f"no value of rank {position}; there are {count}, counted from 0")
+        return self._values[self._region.global_rank(position % count)]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """The values as an array of numpy, over the dims of the mesh and those of the values.
+
+        Raises:
+            ValueError: the values have different shapes, or `copy` is False.
+        """
+        if copy is False:
+            raise ValueError("the values of a ValueMesh cannot be had as an array without a copy")
+        numpy: Any = sys.modules["numpy"]  # which calls this method
+        found = numpy.asarray(self.values(), dtype)
+        return found.reshape((*self._region.sizes.values(), *found.shape[1:]))
 
     def _read(self) -> Iterator[_R]:
         ranks = self._region.ranks()
