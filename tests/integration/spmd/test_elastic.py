@@ -65,7 +65,7 @@ def weights_of(values: list[tuple[int, list[float]]], step: int = STEPS) -> list
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_comes_back_and_the_loss_goes_on(
-    make: Make, tell: Callable[..., None], rank: int
+    make: Make, tell: Callable[..., None], caplog: pytest.LogCaptureFixture, rank: int
 ) -> None:
     mesh = make(kwargs={"seed": 1})
     begun = weights_of(mesh.run("train", 0), 0)
@@ -78,6 +78,9 @@ def test_a_rank_that_is_killed_comes_back_and_the_loss_goes_on(
     assert (second.step, second.ranks, second.from_peers) == (5, 2, 1)
     assert "killed by SIGKILL" in second.why
     assert f"replica0[gpus={rank}]" in second.why
+    (said,) = [one.getMessage() for one in caplog.records if "goes on" in one.getMessage()]
+    assert said.startswith("the training goes on with 2 ranks from step 5, ")
+    assert said.endswith(second.why)
 
 
 def test_an_async_program_trains_on_a_thread_and_goes_on_meanwhile(

@@ -343,7 +343,12 @@ class ElasticDriver:
         self.recoveries.append(formed)
         self._deadline = self._news_at = None
         self._from_peers, self._from_checkpoint = set(), False
-        log.info("generation %d was formed in %.3f s: %s", generation, took, why or "the first")
+        log.info("generation %d was formed in %.3f s", generation, took)
+        if why:
+            log.warning(
+                "the training goes on with %d ranks from step %d, %.2f s after this: %s",
+                len(members), self.rounds.step, took, why,
+            )  # fmt: skip
         if self._on_formed is not None:
             self._on_formed(formed)
 
