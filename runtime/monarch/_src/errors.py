@@ -255,6 +255,7 @@ class RestartedError(SupervisionError):
     Raised by calls that were in flight when a rank of a mesh with `restart` died. The rank may have
     completed such a call, or part of it, or none of it; the runtime repeats no call. Later calls
     wait until the rank is back, or raise this too, as `while_restarting` of the mesh says.
+    Operations raise it that need a tensor of the mesh which was made before.
     """
 
 

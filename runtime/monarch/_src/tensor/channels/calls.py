@@ -19,6 +19,7 @@ from monarch._src.errors import SupervisionError, death_error
 from monarch._src.failures.report import RankFailure
 from monarch._src.shape import Region
 from monarch._src.tensor.channels.channel import Channel
+from monarch._src.tensor.state.losses import Losses
 from monarch._src.wire.frames import Payload
 
 
@@ -29,7 +30,7 @@ class BatchCall(PendingCall):
     rank has not begun would lose the tensors that the batch makes.
     """
 
-    __slots__ = ("_channel", "_future")
+    __slots__ = ("_channel", "_end", "_future", "_losses")
 
     @property
     def endpoint(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -41,10 +42,14 @@ class BatchCall(PendingCall):
         pass
 
     def __init__(
-        self, target: Target, region: Region, future: Future[Any], *, channel: Channel
-    ) -> None:
+        self, target: Target, region: Region, future: Future[Any], *, channel: Channel,
+        losses: Losses, end: int,
+    ) -> None:  # fmt: skip
+        """`end`: a number above those of all tensors of the batch."""
         super().__init__(target.procs.uid, target, region)
         self._channel = channel
+        self._losses = losses
+        self._end = end
         self._future = future
 
     def futures_of(self) -> Sequence[Future[Any]]:
@@ -62,8 +67,12 @@ class BatchCall(PendingCall):
         self._end_if_last()
 
     def on_lost(self, position: int, failure: RankFailure) -> None:
-        found = target_of(self).describe_as_actor(failure, self.region.global_rank(position))
-        self._channel.error = self._channel.error or death_error([found])
+        rank = self.region.global_rank(position)
+        if failure.restarted:
+            self._losses.note_batch(rank, failure, self._end)
+        else:
+            found = target_of(self).describe_as_actor(failure, rank)
+            self._channel.error = self._channel.error or death_error([found])
         self._end_if_last()
 
     def _end_if_last(self) -> None:
@@ -78,9 +87,9 @@ class ShardBatchCall(BatchCall):
 
     def __init__(
         self, target: Target, region: Region, future: Future[Any], *, channel: Channel,
-        position: int, read: Callable[[Any], Any],
+        losses: Losses, end: int, position: int, read: Callable[[Any], Any],
     ) -> None:  # fmt: skip
-        super().__init__(target, region, future, channel=channel)
+        super().__init__(target, region, future, channel=channel, losses=losses, end=end)
         self._position = position
         self._read = read
 
@@ -90,16 +99,13 @@ class ShardBatchCall(BatchCall):
 
     def on_error(self, position: int, status: int, payload: Payload) -> None:
         super().on_error(position, status, payload)
-        self._fail_if(position)
+        if position == self._position and self._channel.error is not None:
+            self._future.fail(self._channel.error)
 
     def on_lost(self, position: int, failure: RankFailure) -> None:
         super().on_lost(position, failure)
-        self._fail_if(position, failure)
-
-    def _fail_if(self, position: int, failure: RankFailure | None = None) -> None:
-        error = self._channel.error
-        if position == self._position and error is not None:
-            self._future.fail(error if failure is None else death_error([failure]))
+        if position == self._position:
+            self._future.fail(death_error([failure]))
 
     def _end_if_last(self) -> None:
         """Do nothing: the rank at `position` settles the future."""

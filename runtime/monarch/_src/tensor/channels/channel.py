@@ -6,17 +6,20 @@ on. A tensor belongs to a channel, and an operation takes tensors of one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from monarch._src.actor.future import Future
-from monarch._src.errors import MeshStoppedError, SupervisionError
+from monarch._src.errors import MeshStoppedError, RestartedError, SupervisionError
 from monarch._src.mesh.meshes import ProcMesh
 from monarch._src.shape import Region
 from monarch._src.tensor.regions.recording import active
 from monarch._src.tensor.state.batches import Batches
 from monarch._src.tensor.state.instructions import Kind
+from monarch._src.tensor.state.losses import Losses
 from monarch._src.tensor.tensor_errors import place_text
 
 MAIN = "main"  # the stream of tensors that name none
@@ -43,6 +46,15 @@ class Recorder(Protocol):
     @property
     def lock(self) -> AbstractContextManager[Any]:
         """Held while an instruction is recorded. Its holder records several in a row."""
+        ...
+
+    @property
+    def losses(self) -> Losses:
+        """The values that restarts of ranks have lost."""
+        ...
+
+    def take_up_losses(self) -> None:
+        """Enter the restarts of which this process has been told."""
         ...
 
     def use_device(self, device: str) -> None:
@@ -92,7 +104,7 @@ class Channel:
         self.workers = workers
         self.name = mesh.name
         self.batches = Batches(driver.device)
-        self.error: SupervisionError | None = None  # set when a rank of the region dies
+        self.error: SupervisionError | None = None  # set when a rank of the region dies for good
         self.groups: dict[Any, int] = {}
         self.functions: set[int] = set()  # numbers of the program's functions on its ranks
 
@@ -115,15 +127,39 @@ class Channel:
                 "mesh without the ranks that are gone: tensor.slice_mesh(...)",
             )
 
+    def check_values(self, numbers: Iterable[int], rank: int | None = None) -> None:
+        """Raise if a rank of the region has no value of one of these tensors since its restart.
+
+        `rank`: the only one that needs the values; None: all need them.
+
+        Raises:
+            RestartedError: see above.
+        """
+        driver = self.driver
+        if not driver.losses.is_any:
+            return
+        driver.take_up_losses()
+        failure = driver.losses.find(self.region.ranks() if rank is None else (rank,), numbers)
+        if failure is not None:
+            raise RestartedError(
+                failures=[replace(failure, restarted=0)],  # whose text speaks of calls in flight
+                refusal="a tensor or object that the operation needs was made before that process "
+                "was restarted, and has no value there",
+                remedy="make it again, or go on with a slice of the mesh without that rank, "
+                "tensor.slice_mesh(...); fetch_shard still reads the other ranks",
+            )
+
     def record(
         self, kind: Kind, inputs: tuple[int, ...], scalars: tuple[Any, ...], site: int,
         nbytes: int = 0,
     ) -> int:  # fmt: skip
         """Have the ranks run an instruction, and return the number of its first output.
 
-        Raises the errors of `check`.
+        Raises the errors of `check` and `check_values`.
         """
         driver = self.driver
+        if driver.losses.is_any and kind.operation != "monarch::drop":
+            self.check_values(inputs)
         if self.error is not None or driver.stopped is not None:
             self.check()
         watch = active()

@@ -35,6 +35,7 @@ from monarch._src.tensor.devices import check_devices, device_is_chosen
 from monarch._src.tensor.ranks.worker import TensorWorker
 from monarch._src.tensor.regions.recording import refuse_values
 from monarch._src.tensor.state.instructions import Kind
+from monarch._src.tensor.state.losses import Losses
 
 log = logging.getLogger("monarch.tensor")
 NAME = "tensors"
@@ -64,6 +65,7 @@ class Driver:
         self._wakes: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._awake = False
         self._closed: str | None = None
+        self.losses = Losses()
         self.deaths = 0  # of ranks of the procs; each death ends the process groups
         self.watched_at = -1  # `deaths` when the process groups were last watched
         self._unsubscribe: list[Callable[[], None]] = [
@@ -90,6 +92,11 @@ class Driver:
                 self._channels[region, stream] = found
             return found
 
+    @property
+    def has_dead(self) -> bool:
+        """Whether a rank has died for good."""
+        return bool(self._run.known.dead(self.uid))
+
     def channels(self) -> list[Channel]:
         """All channels."""
         with self.lock:
@@ -113,6 +120,21 @@ class Driver:
             for channel in self._channels.values():
                 channel.batches.device = device
 
+    def take_up_losses(self) -> None:
+        """Enter restarts and lost batches.
+
+        The ranks concerned may lack kinds and functions too, which are sent again.
+        """
+        if not self.losses.has_news:
+            return
+        with self.lock:
+            self._flush()  # these instructions count as lost there
+            for rank in self.losses.take_up(self._next):
+                for channel in self._channels.values():
+                    if rank in channel.region:
+                        channel.batches.forget_kinds()
+                        channel.functions.clear()
+
     # --- recording --------------------------------------------------------------------------------
 
     def record(
@@ -121,6 +143,8 @@ class Driver:
     ) -> int:  # fmt: skip
         """See `Channel.record`."""
         with self.lock:
+            if self.losses.has_news:
+                self.take_up_losses()
             if self._open is not channel:
                 self._flush()
                 self._open = channel
@@ -153,20 +177,23 @@ class Driver:
     ) -> Future[Any]:  # fmt: skip
         """Ask the worker at a point for tensors, in one message with the instructions that wait."""
         refuse_values()
+        position = channel.region.extent.point(**point).rank
+        rank = channel.region.global_rank(position)
+        channel.check_values(numbers, rank)
         with self.lock:
             if self._open is not channel or not channel.batches.has_work or channel.error:
                 return self.ask(channel, point, "fetch", (numbers,), read)
-            position = channel.region.extent.point(**point).rank
-            rank = channel.region.global_rank(position)
             data = pickle.dumps((channel.batches.take(), rank, numbers), pickle.HIGHEST_PROTOCOL)
-            make = partial(ShardBatchCall, channel=channel, position=position, read=read)
+            make = partial(
+                ShardBatchCall, channel=channel, losses=self.losses, end=self._next,
+                position=position, read=read,
+            )  # fmt: skip
             return channel.workers.run.start((data,), {}, make)
 
     def _send(self, channel: Channel) -> None:
         data = pickle.dumps((channel.batches.take(), -1, ()), pickle.HIGHEST_PROTOCOL)
-        self._in_flight.append(
-            channel.workers.run.start((data,), {}, partial(BatchCall, channel=channel))
-        )
+        make = partial(BatchCall, channel=channel, losses=self.losses, end=self._next)
+        self._in_flight.append(channel.workers.run.start((data,), {}, make))
         while self._in_flight and self._in_flight[0].done:
             self._in_flight.popleft()
 
@@ -249,6 +276,8 @@ class Driver:
 
     def _on_rank_ended(self, event: RankFailed | RankRestarting) -> None:
         if event.mesh == self.uid:
+            if isinstance(event, RankRestarting):
+                self.losses.note_restart(event.failure.rank, event.failure)
             self.deaths += 1
 
     def close(self, reason: str) -> None:
@@ -285,6 +314,12 @@ def coalescing() -> Generator[None]:
 
 _drivers: dict[int, Driver] = {}
 _making = threading.Lock()
+
+
+def known_driver(mesh: ProcMesh) -> Any:
+    """The driver of a mesh or slice; None for procs that have no tensors yet."""
+    own = mesh._tensor_driver()  # pyright: ignore[reportPrivateUsage]
+    return _drivers.get(mesh._procs.ref.uid) if own is None else own  # pyright: ignore[reportPrivateUsage]
 
 
 def channel_of(mesh: ProcMesh, stream: str = MAIN) -> Channel:

@@ -85,7 +85,7 @@ def new_group(channels: Sequence[Channel]) -> tuple[int, Any]:
     for channel in channels:
         channel.check()
     if driver.watched_at != driver.deaths:
-        watched = first.mesh if driver.deaths else driver.whole
+        watched = first.mesh if driver.has_dead else driver.whole
         _watch(watched, driver.deaths > 0).get()
         driver.watched_at = driver.deaths
     number = next(_numbers)

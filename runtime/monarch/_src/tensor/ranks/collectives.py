@@ -8,6 +8,7 @@ no value: before they exchange values, ranks tell each other whether they have o
 
 from __future__ import annotations
 
+import logging
 import pickle
 import threading
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from monarch._src.spmd.torch_modules import distributed_c10d
 from monarch._src.tensor.state.instructions import Failure, Kind
 from monarch._src.tensor.torch_modules import plain_values, torch
 
+log = logging.getLogger("monarch.tensor")
 TIMEOUT = timedelta(seconds=1800)
 TOLD_BYTES = 4096  # of a failure
 
@@ -157,9 +159,12 @@ class Collectives:
         """
         (number,) = kind.args
         targets: list[int] = scalars[0].get(self._rank, [])
-        for work, _ in self._sent:
-            work.wait()
-        self._sent.clear()
+        sent, self._sent = self._sent, []
+        for work, _ in sent:
+            try:
+                work.wait()
+            except RuntimeError as error:  # its receiver has died, which ends that group only
+                log.debug("rank %d: an earlier send has failed: %s", self._rank, error)
         if not targets:
             return
         group, places = self._member(number).group, self._places[number]

@@ -133,6 +133,10 @@ class Runner:
                     inputs.append(values[one])  # noqa: PERF401  `_fail` needs the inputs read so far
                 result = call(inputs, scalars)
             except (Exception, KeyboardInterrupt) as error:
+                if number not in kinds:
+                    # Sent when the client did not know yet that this rank has restarted. It counts
+                    # the results as lost.
+                    continue
                 failure = self._failure(kinds[number], inputs, scalars, site, error)
                 self._fail(values, kinds[number], numbers, first, failure)
                 continue
@@ -389,7 +393,7 @@ def _explained(error: RuntimeError) -> Exception:
         return error
     told = RuntimeError(
         f"{why}, so the operation has failed here; go on with a slice of the mesh without that "
-        "rank: tensor.slice_mesh(...)"
+        "rank: tensor.slice_mesh(...), or with new tensors once that rank has restarted"
     )
     return told.with_traceback(None)
 

@@ -190,7 +190,9 @@ class Compiled:
                 "with tensors of a mesh"
             )
         driver: Any = channel.driver
-        key += (channel, driver.deaths)
+        if driver.losses.has_news:
+            driver.take_up_losses()
+        key += (channel, driver.deaths, driver.losses.version)  # ranks may have lost the region
         made = tuple(key)
         try:
             hash(made)

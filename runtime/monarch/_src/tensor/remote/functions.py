@@ -110,6 +110,7 @@ class Remote:
         a rank.
         """
         channel, found = self._begin(args, kwargs)
+        channel.check_values(one.number for one in found.handles)
         return channel.driver.ask_all(channel, "call", self._message(channel, found))
 
     def call_one(self, /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -143,6 +144,8 @@ class Remote:
 
     def _on_shard(self, channel: Channel, found: Tree, shard: Mapping[str, int]) -> Future[Any]:
         point = point_of(channel, shard)
+        rank = channel.region.global_rank(channel.region.extent.point(**point).rank)
+        channel.check_values((one.number for one in found.handles), rank)
         message = self._message(channel, found)
         return channel.driver.ask(channel, point, "call", message, _read)
 

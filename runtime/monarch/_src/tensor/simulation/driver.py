@@ -15,6 +15,7 @@ from monarch._src.shape import Region
 from monarch._src.tensor.channels.channel import MAIN, Channel
 from monarch._src.tensor.simulation.rank import NO_FUNCTIONS, SimulatedRank
 from monarch._src.tensor.state.instructions import Failure, Kind
+from monarch._src.tensor.state.losses import Losses
 from monarch._src.tensor.torch_modules import locally, torch
 
 
@@ -22,6 +23,8 @@ class SimulatedDriver:
     """Has the methods of `channels.driver.Driver` that channels and operations call."""
 
     deaths = watched_at = 0  # no rank dies
+    has_dead = False
+    losses = Losses()
 
     def __init__(self, rank: SimulatedRank, whole: HasTensors) -> None:
         self.rank = rank
@@ -41,6 +44,9 @@ class SimulatedDriver:
             if found is None:
                 found = self._channels[key] = Channel(self, mesh, mesh._region, stream, None)
             return found
+
+    def take_up_losses(self) -> None:
+        """Do nothing: no rank restarts."""
 
     def use_device(self, device: str) -> None:
         """Have tensors say that they are on `"cpu"` or `"cuda"`."""

@@ -54,6 +54,10 @@ class Batches:
         """Let the ranks free a tensor. Any thread, also during garbage collection."""
         self._dead.append(number)
 
+    def forget_kinds(self) -> None:
+        """Send all kinds again: a rank has restarted, so it has none."""
+        self._known.clear()
+
     def take(self) -> Batch:
         """Remove all that waits. Ranks free a tensor after the instructions that use it."""
         kinds, code = self._kinds, self._code
