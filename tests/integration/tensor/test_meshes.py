@@ -253,6 +253,74 @@ def test_a_mesh_is_a_table_of_its_ranks(square: ProcMesh) -> None:
     assert square.slice(dp=1, tp=0).to_table() == "rank\n   2"
 
 
+def test_a_mesh_has_the_names_of_monarchs_device_mesh(square: ProcMesh) -> None:
+    assert on_all(square.rank("tp")) == [0, 1, 0, 1]
+    assert on_all(square.rank(("dp", "tp"))) == [0, 1, 2, 3]
+    assert on_all(square.rank(["tp", "dp"])) == [0, 2, 1, 3]
+    assert {dim: on_all(one) for dim, one in square.ranks.items()} == {
+        "dp": [0, 0, 1, 1], "tp": [0, 1, 0, 1],
+    }  # fmt: skip
+    with pytest.raises(KeyError, match="no dim 'gpus'; it has dp, tp"):
+        square.rank("gpus")
+    for dims in ((), ("dp", "dp")):
+        with pytest.raises(ValueError, match="give the name of a dim"):
+            square.rank(dims)
+    with pytest.warns(DeprecationWarning, match=r"use mesh\.slice"):
+        part = square(tp=1)
+    assert on_all(part.rank("dp")) == [0, 1]
+
+
+def test_a_mesh_is_active_without_a_block_until_it_is_deactivated(square: ProcMesh) -> None:
+    part = square.slice(dp=0)
+    square.activate()
+    try:
+        assert torch.ones(1).mesh.sizes == {"dp": 2, "tp": 2}
+        part.activate()
+        assert torch.ones(1).mesh.sizes == {"tp": 2}
+        with pytest.raises(RuntimeError, match="still active; end that first"):
+            square.deactivate()
+        square.slice(dp=0).deactivate()  # an equal slice
+        assert torch.ones(1).mesh.sizes == {"dp": 2, "tp": 2}
+        part.deactivate()  # it is not active
+    finally:
+        square.deactivate()
+    assert type(torch.ones(1)) is torch.Tensor
+    square.deactivate()
+
+
+def test_a_block_ends_what_was_activated_in_it_without_a_block(square: ProcMesh) -> None:
+    part = square.slice(dp=1)
+    with square.activate() as mesh:
+        assert mesh is square
+        part.activate()
+        with monarch.no_mesh.activate():
+            part.activate()
+            assert torch.ones(1).mesh.sizes == {"tp": 2}
+        with monarch.Stream("side").activate():
+            square.activate()
+            assert torch.ones(1).mesh.sizes == {"dp": 2, "tp": 2}
+        assert torch.ones(1).mesh.sizes == {"tp": 2}
+    assert type(torch.ones(1)) is torch.Tensor
+    with square.activate():
+        square.deactivate()  # the end of its block has no effect then
+        assert type(torch.ones(1)) is torch.Tensor
+    assert type(torch.ones(1)) is torch.Tensor
+
+
+def deactivates_and_fails(mesh: ProcMesh) -> None:
+    with mesh.activate():
+        mesh.deactivate()
+        raise ZeroDivisionError
+
+
+def test_an_error_leaves_no_mesh_active(square: ProcMesh) -> None:
+    with pytest.raises(ZeroDivisionError):
+        deactivates_and_fails(square)
+    with pytest.raises(ValueError, match="no dim 'none'"), square.activate() as mesh:
+        monarch.fetch_shard(torch.ones(1), none=mesh.size())
+    assert type(torch.ones(1)) is torch.Tensor
+
+
 def test_ranks_of_two_hosts_combine_their_values(agent_errors: object) -> None:
     with workers(2) as found:
         hosts: HostMesh = attach_to_workers(ca=TRUST_ALL, workers=[one.address for one in found])

@@ -89,6 +89,10 @@ class Parts(Protocol):
         """See `ProcMesh.activate`."""
         ...
 
+    def deactivate(self, procs: Any) -> None:
+        """See `ProcMesh.deactivate`."""
+        ...
+
     def process_group(self, procs: Any, dims: str | Sequence[str], timeout: float | str) -> Any:
         """See `ProcMesh.process_group`."""
         ...

@@ -6,6 +6,7 @@ by the first use (`actor.parts`).
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -41,7 +42,8 @@ class HasTensors(MeshTrait):
 
         Within the block, on this thread, torch's functions make a `monarch.Tensor` on every rank,
         and operations on it run there. Tensors outlive the block. Blocks nest; in the inner one,
-        the inner mesh is active. See `docs/how-to/use_tensors.md`.
+        the inner mesh is active. Without `with`, the mesh is active until `deactivate`, or until
+        the block around the call ends. See `docs/how-to/use_tensors.md`.
 
         Args:
             device: where the ranks have the tensors of this mesh: `"cpu"`, or `"cuda"`, a GPU of
@@ -52,10 +54,18 @@ class HasTensors(MeshTrait):
             ModuleNotFoundError: torch is not installed here.
             ValueError: the mesh has tensors elsewhere, or a rank has no GPU that torch can use.
             MeshStoppedError: the mesh was stopped.
-            SupervisionError: a rank has died; entering the block raises it.
+            SupervisionError: a rank has died.
         """
         self._check_usable()
         return parts().activate(self._for_tensors(), device)
+
+    def deactivate(self) -> None:
+        """End the last `activate` of this mesh on this thread. It has no effect without one.
+
+        Raises:
+            RuntimeError: a mesh or stream that was activated later is still active.
+        """
+        parts().deactivate(self._for_tensors())
 
     def process_group(self, dims: str | Sequence[str] = (), timeout: float | str = "5m") -> Any:
         """The process groups of the ranks that differ in these dims only, for remote functions.
@@ -87,6 +97,43 @@ class HasTensors(MeshTrait):
     def rank_tensors(self) -> dict[str, Any]:
         """`rank_tensor` of each dim, by its name."""
         return {dim: self.rank_tensor(dim) for dim in self.sizes}
+
+    def rank(self, dims: str | Sequence[str]) -> Any:
+        """`rank_tensor`; for several dims, the place of each rank along all of them.
+
+        `mesh.rank(("dp", "tp"))` is `mesh.rank("dp") * mesh.size("tp") + mesh.rank("tp")`.
+
+        Raises:
+            KeyError: no such dim. ValueError: no dim is given, or one twice. Otherwise as
+                `activate`.
+        """
+        names = [dims] if isinstance(dims, str) else list(dims)
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"rank({dims!r}): give the name of a dim, or of several, each once")
+        for dim in names:
+            if dim not in self.sizes:
+                have = ", ".join(self.sizes) or "none"
+                raise KeyError(f"{self!r} has no dim {dim!r}; it has {have}")
+        first, *others = names
+        found = self.rank_tensor(first)
+        for dim in others:
+            found = found * self.sizes[dim] + self.rank_tensor(dim)
+        return found
+
+    @property
+    def ranks(self) -> dict[str, Any]:
+        """`rank` of each dim, by its name, as new tensors."""
+        return self.rank_tensors()
+
+    def __call__(self: M, **dims: int | slice) -> M:
+        """`slice`, by a name that Monarch has deprecated.
+
+        Raises the errors of `slice`, and warns.
+        """
+        warnings.warn(
+            "mesh(dim=...) is deprecated; use mesh.slice(dim=...)", DeprecationWarning, stacklevel=2
+        )
+        return self.slice(**dims)
 
     def to_table(self) -> str:
         """The ranks of this mesh as text: a column for each index of the last dim.

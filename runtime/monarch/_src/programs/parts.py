@@ -99,6 +99,11 @@ class _Parts:
 
         return activate(procs, device)
 
+    def deactivate(self, procs: Any) -> None:
+        from monarch._src.tensor.api import deactivate
+
+        deactivate(procs)
+
     def process_group(self, procs: Any, dims: str | Sequence[str], timeout: float | str) -> Any:
         from monarch._src.tensor.api import process_group
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from monarch._src.tensor.channels.channel import MAIN, Channel
-from monarch._src.tensor.channels.driver import channel_of
+from monarch._src.tensor.channels.driver import channel_of, known_driver
 from monarch._src.tensor.devices import device_type, explained, on_gpus
 from monarch._src.tensor.torch_modules import TorchDispatchMode, without_modes
 
@@ -24,7 +25,7 @@ class _Active(threading.local):
     def __init__(self) -> None:
         self.channels: list[Channel | None] = []
         self.streams: list[str] = []
-        self.blocks: list[ExitStack] = []  # what ends with each block of `activate`
+        self.activations: list[Activation] = []
         self.has_mode = False
 
 
@@ -74,11 +75,13 @@ def on_stream(name: str) -> Generator[None]:
     """Have factories of this thread make tensors of that stream until the end of the block."""
     active = active_channel()
     channel = None if active is None else channel_of(active.mesh, name)
+    place = len(_active.channels)
     _active.streams.append(name)
     _active.channels.append(channel)
     try:
         yield
     finally:
+        _end_activations(place)
         _active.channels.pop()
         _active.streams.pop()
 
@@ -95,33 +98,108 @@ def get_active_mesh() -> ProcMesh:
     return channel.mesh
 
 
-@contextmanager
-def activate(mesh: ProcMesh, device: Any = None) -> Generator[ProcMesh]:
-    """See `ProcMesh.activate`."""
-    channel = channel_of(mesh, active_stream())
-    channel.check()
-    if device is not None:
-        channel.driver.use_device(device_type(device))
-    _active.channels.append(channel)
-    try:
-        with explained(), ExitStack() as block:
-            _active.blocks.append(block)
-            block.callback(_active.blocks.pop)
+class Activation:
+    """The activity of a mesh on this thread: from the call of `activate` to the end of its block.
+
+    Without a block it ends by `deactivate`, or with the block around it.
+    """
+
+    def __init__(self, mesh: ProcMesh, device: Any = None) -> None:
+        self.channel = channel_of(mesh, active_stream())
+        self.channel.check()
+        if device is not None:
+            self.channel.driver.use_device(device_type(device))
+        self.mesh = mesh
+        self.place = len(_active.channels)  # among the channels of its thread
+        self._block = ExitStack()
+        with ExitStack() as undo:
+            undo.callback(self.end)
+            self._block.enter_context(explained())
+            _active.channels.append(self.channel)
+            _active.activations.append(self)
             if not _active.has_mode:
                 _active.has_mode = True
-                block.callback(setattr, _active, "has_mode", False)
-                block.enter_context(_Mode())
-            if channel.driver.device == "cuda":
-                block.enter_context(on_gpus())
-            yield mesh
-    finally:
+                self._block.callback(setattr, _active, "has_mode", False)
+                self._block.enter_context(_Mode())
+            if self.channel.driver.device == "cuda":
+                self.go_on_with_gpus()
+            undo.pop_all()
+
+    def go_on_with_gpus(self) -> None:
+        """Choose operations that GPUs can run, from here on."""
+        self._block.enter_context(on_gpus())
+
+    def __enter__(self) -> ProcMesh:
+        return self.mesh
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:  # fmt: skip
+        if not self._remove():
+            return None
+        return self._block.__exit__(kind, error, trace)
+
+    def end(self) -> None:
+        """End it, and the activations that have begun since. Idempotent."""
+        if self._remove():
+            self._block.close()
+
+    def _remove(self) -> bool:
+        """Remove it from the thread that has begun it; returns whether it was there."""
+        if self not in _active.activations:
+            return False
+        _end_activations(self.place + 1)
+        _active.activations.pop()
         _active.channels.pop()
+        return True
+
+
+def _end_activations(place: int) -> None:
+    """End the activations from that place on, which have no block of their own."""
+    while _active.activations and _active.activations[-1].place >= place:
+        _active.activations[-1].end()
+
+
+def activate(mesh: ProcMesh, device: Any = None) -> Activation:
+    """See `ProcMesh.activate`."""
+    return Activation(mesh, device)
+
+
+def deactivate(mesh: ProcMesh) -> None:
+    """See `ProcMesh.deactivate`."""
+    driver = known_driver(mesh)
+    for found in reversed(_active.activations):
+        if found.channel.driver is driver and found.channel.region == mesh._region:  # pyright: ignore[reportPrivateUsage]
+            break
+    else:
+        return
+    if len(_active.channels) > found.place + 1:
+        raise RuntimeError(
+            f"{found.channel.name} was activated before another mesh, stream or no_mesh that is "
+            "still active; end that first"
+        )
+    found.end()
 
 
 def first_on_gpus() -> None:
     """Continue the block of the active mesh for GPUs, which its first tensor has chosen."""
-    if _active.blocks:
-        _active.blocks[-1].enter_context(on_gpus())
+    if _active.activations:
+        _active.activations[-1].go_on_with_gpus()
+
+
+@contextmanager
+def for_backward() -> Generator[None]:
+    """Have the dispatcher see the operations of autograd, also while no mesh is active."""
+    if _active.has_mode:
+        yield
+        return
+    _active.has_mode = True
+    try:
+        with _Mode():
+            yield
+    finally:
+        _active.has_mode = False
 
 
 class NoMesh:
@@ -130,11 +208,15 @@ class NoMesh:
     @contextmanager
     def activate(self) -> Generator[None]:
         """Run torch operations in this process until the end of the block."""
+        place = len(_active.channels)
         _active.channels.append(None)
         had_mode, _active.has_mode = _active.has_mode, False
         try:
             with without_modes():
-                yield
+                try:
+                    yield
+                finally:
+                    _end_activations(place)
         finally:
             _active.has_mode = had_mode
             _active.channels.pop()

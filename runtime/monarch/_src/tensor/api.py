@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from monarch._src.errors import RemoteException
-from monarch._src.tensor.active_mesh import NoMesh, activate, get_active_mesh, no_mesh
+from monarch._src.tensor.active_mesh import NoMesh, activate, deactivate, get_active_mesh, no_mesh
 from monarch._src.tensor.channels.driver import coalescing
 from monarch._src.tensor.fetching import fetch_shard, inspect, show
 from monarch._src.tensor.methods import rank_tensor, reduce, reduce_, slice_mesh, to_mesh
@@ -38,6 +38,7 @@ __all__ = [
     "call_on_shard_and_fetch",
     "coalescing",
     "compile",
+    "deactivate",
     "fetch_shard",
     "get_active_mesh",
     "get_active_stream",
