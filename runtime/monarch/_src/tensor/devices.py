@@ -14,13 +14,14 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from monarch._src.tensor.tensor_errors import on_gpus_only
+from monarch._src.tensor.tensor_errors import on_gpus_only, values_copied
 from monarch._src.tensor.torch_modules import TorchFunctionMode, torch
 
 if TYPE_CHECKING:
     from monarch._src.tensor.channels.channel import Channel
 
 DEVICES = ("cpu", "cuda")
+_NO_VALUES = "its data is not allocated yet"
 _NO_CUDA = ("not compiled with CUDA", "no NVIDIA driver", "No CUDA GPUs")
 
 
@@ -91,10 +92,12 @@ def device_is_chosen(device: str, name: str, now: str) -> ValueError:
 
 @contextmanager
 def explained() -> Generator[None]:
-    """Say what to do where torch refuses `device="cuda"` since this process has no GPU."""
+    """Say what to do where torch lacks a GPU in this process, or the values of a tensor."""
     try:
         yield
     except (AssertionError, RuntimeError) as error:
+        if _NO_VALUES in str(error):
+            raise values_copied(error) from error
         if not any(text in str(error) for text in _NO_CUDA):
             raise
         raise ValueError(

@@ -84,6 +84,27 @@ def drop(tensor: Tensor) -> None:
     storage.unusable = DROPPED
 
 
+def copied(tensor: Tensor, memo: dict[Any, Any]) -> Tensor:
+    """A copy whose memory other copies share, if they are of tensors that share that of this one.
+
+    `memo`: of `copy.deepcopy`.
+    """
+    handle = _usable(tensor, "deepcopy")
+    meta = handle.meta
+    size, rest = divmod(meta.nbytes, meta.dtype.itemsize)
+    with torch.no_grad():
+        if meta.bits or rest:
+            return tensor.detach().clone()
+        known = memo.setdefault("monarch.tensors", {})
+        if id(handle.storage) not in known:
+            flat = tensor.detach().as_strided((size,), (1,), 0).clone()
+            known[id(handle.storage)] = flat, handle  # so that no other storage gets this identity
+        flat = known[id(handle.storage)][0]
+        if flat.dtype != meta.dtype:
+            flat = flat.view(meta.dtype)
+        return flat.as_strided(meta.shape, meta.strides, meta.offset).detach()
+
+
 # --- reduce ---------------------------------------------------------------------------------------
 
 
@@ -280,8 +301,9 @@ def to_mesh(tensors: Any, mesh: ProcMesh, stream: Any = None) -> Any:
 
     `mesh` and the mesh of a tensor have to be of the same procs. Each rank of `mesh` gets the value
     of the rank with the same coordinates. Along dims that the mesh of the tensor lacks, all ranks
-    get the same value, as in `t.slice_mesh(gpus=0).to_mesh(mesh)`. Every rank gets the value of a
-    local tensor.
+    get the same value, as in `t.slice_mesh(gpus=0).to_mesh(mesh)`. If the dims do not fit, and
+    `mesh` has the same ranks in one order, as after `rename`, `split` or `flatten`, each rank keeps
+    its own value. Every rank gets the value of a local tensor.
 
     Args:
         tensors: a tensor, or nested lists, tuples and dicts of tensors.
@@ -321,13 +343,13 @@ def to_mesh(tensors: Any, mesh: ProcMesh, stream: Any = None) -> Any:
         )
     pairs = moves(source.region, target.region)
     shape, dtype = tuple(handle.meta.shape), handle.meta.dtype
-    ranks = sorted({*pairs.keys(), *pairs.values()})
+    moved = {rank: origin for rank, origin in pairs.items() if rank != origin}
+    ranks = sorted({*moved.keys(), *moved.values()})
     layout = layout_of_ranks(ranks)
-    group = group_of((source, target), ("move", target.region), _with(layout, source), site)
+    group = group_of((source, target), ("move", target.region), _with(layout, source, target), site)
     targets: dict[int, list[int]] = {}
-    for rank, origin in pairs.items():
-        if rank != origin:
-            targets.setdefault(origin, []).append(rank)
+    for rank, origin in moved.items():
+        targets.setdefault(origin, []).append(rank)
     send = own_kind("monarch::send", group, stores=NOTHING)
     receive = own_kind("monarch::receive", group, dtype, shape)
     # Were a move of another thread in between, ranks could wait for each other in a cycle.
@@ -337,9 +359,10 @@ def to_mesh(tensors: Any, mesh: ProcMesh, stream: Any = None) -> Any:
     return _new(target, number, shape, dtype)
 
 
-def _with(layout: dict[int, tuple[int, int, int]], source: Channel) -> Any:
-    """The layout, and a group of one for each rank of the source that sends nothing."""
-    alone = {rank: (1 + rank, 0, 1) for rank in source.region.ranks()}
+def _with(layout: dict[int, tuple[int, int, int]], source: Channel, target: Channel) -> Any:
+    """The layout, and a group of one for each rank that neither sends nor gets anything."""
+    ranks = [*source.region.ranks(), *target.region.ranks()]
+    alone = {rank: (1 + rank, 0, 1) for rank in ranks}
     return {**alone, **layout}
 
 

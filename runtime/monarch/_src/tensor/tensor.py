@@ -5,15 +5,17 @@ Runs in: the client, on any thread.
 
 from __future__ import annotations
 
+import copy
 import sys
 from typing import Any, NoReturn
 
 from monarch._src.actor.call.on_ranks import OnRanksError
+from monarch._src.tensor.active_mesh import for_backward
 from monarch._src.tensor.channels.channel import MAIN
 from monarch._src.tensor.devices import check_move
 from monarch._src.tensor.regions.recording import refuse, refuse_grad
 from monarch._src.tensor.state.metas import Handle
-from monarch._src.tensor.tensor_errors import DROPPED, place_text
+from monarch._src.tensor.tensor_errors import DROPPED, memory_of_ranks, place_text
 from monarch._src.tensor.torch_modules import TorchTensor, torch, with_bits
 
 _make: Any = TorchTensor._make_wrapper_subclass
@@ -92,7 +94,8 @@ class Tensor(TorchTensor):
     def backward(self, *args: Any, **kwargs: Any) -> None:
         """As of torch.Tensor. Refused in a compiled function, since it sets `.grad`."""
         refuse_grad()
-        TorchTensor.backward(self, *args, **kwargs)
+        with for_backward():
+            TorchTensor.backward(self, *args, **kwargs)
 
     # --- the device -------------------------------------------------------------------------------
 
@@ -190,17 +193,54 @@ class Tensor(TorchTensor):
     def __bool__(self) -> bool:
         return bool(_methods.values_of_first_rank(self, "bool()"))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        made = self.detach().clone().requires_grad_(self.requires_grad)
+    # --- copies -----------------------------------------------------------------------------------
+
+    def __copy__(self) -> Tensor:
+        made = self.detach().requires_grad_(self.requires_grad)
+        vars(made).update(self._own_attributes())
+        return made
+
+    def __deepcopy__(self, memo: dict[Any, Any]) -> Tensor:
+        if not self.is_leaf:
+            raise RuntimeError(
+                "copy.deepcopy copies no tensor that has a gradient function, as torch's does not; "
+                "copy tensor.detach(), or keep the graph with tensor.clone()"
+            )
+        made = _methods.copied(self, memo).requires_grad_(self.requires_grad)
         if getattr(self, "_is_param", False):
-            made._is_param = True
+            made._is_param = True  # torch copies neither gradients nor attributes of parameters
+        else:
+            if self._own_grad is not None:
+                made.grad = copy.deepcopy(self._own_grad, memo)
+            vars(made).update(copy.deepcopy(self._own_attributes(), memo))
         memo[id(self)] = made
         return made
+
+    def _own_attributes(self) -> dict[str, Any]:
+        """The attributes that the program, or torch, has set: it marks parameters by one."""
+        return {name: one for name, one in vars(self).items() if name != "monarch_handle"}
+
+    def pin_memory(self, *_: Any, **__: Any) -> NoReturn:
+        """Refused: the memory is that of the ranks."""
+        raise memory_of_ranks("pin_memory()")
+
+    def is_pinned(self, *_: Any, **__: Any) -> bool:
+        """False: no memory of the ranks is pinned."""
+        return False
+
+    def share_memory_(self) -> NoReturn:
+        """Refused: the memory is that of the ranks."""
+        raise memory_of_ranks("share_memory_()")
+
+    def is_shared(self) -> bool:
+        """False: no process shares the memory of the ranks."""
+        return False
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise OnRanksError(
             "a Tensor of a mesh cannot be pickled: its values are on the ranks; pass "
-            "monarch.fetch_shard(tensor).get(), or use monarch.remote(function)(tensor)"
+            "monarch.fetch_shard(tensor).get(), or use monarch.remote(function)(tensor). To save a "
+            "module: torch.save(monarch.inspect(module.state_dict()), path)"
         )
 
     def __format__(self, spec: str) -> str:

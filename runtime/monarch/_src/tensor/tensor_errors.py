@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from monarch._src.shape import Region
+from monarch._src.tensor.sites import sites
 from monarch._src.tensor.state.call_sites import CallSite
 from monarch._src.tensor.state.regions import Step
 from monarch._src.tensor.torch_modules import TorchTensor
@@ -14,24 +17,79 @@ if TYPE_CHECKING:
     from monarch._src.tensor.state.metas import Handle
 
 
+_CALLED = {
+    "aten::_local_scalar_dense.default": "item(), or a tensor without dims as an index,",
+    "aten::allclose.default": "torch.allclose",
+    "aten::equal.default": "torch.equal",
+    "aten::index.Tensor": "a mask in brackets",
+    "aten::is_nonzero.default": "bool()",
+    "aten::item.default": "item()",
+    "aten::nonzero.default": "nonzero()",
+    "aten::_unique2.default": "unique()",
+}
+"""Operations that need values, by the names that programs call them by."""
+_OF_DISTRIBUTIONS = "torch.distributions."
+
+
 def value_needed(name: str) -> RuntimeError:
     """An operation whose result depends on values that only the ranks have."""
-    if name.startswith("aten::_local_scalar_dense"):  # by which torch makes a number of a tensor
-        name = "item(), or a tensor without dims as an index,"
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    called, hint = _CALLED.get(name, name), ""
+    if _is_called_by(frame, _OF_DISTRIBUTIONS):
+        hint = "have a distribution leave its arguments unchecked with validate_args=False, "
     return RuntimeError(
-        f"{name} needs the values of a tensor, which are on the ranks and may differ there; get "
-        "those of one rank with monarch.fetch_shard(tensor).get(), run the code on the ranks with "
-        "monarch.remote(function), or have all such places read the first rank: "
-        "configure(tensor_item='fetch')"
+        f"{called}{_at_line(frame)} needs the values of a tensor, which are on the ranks and may "
+        f"differ there; {hint}get those of one rank with monarch.fetch_shard(tensor).get(), run "
+        "the code on the ranks with monarch.remote(function), or have all such places read the "
+        "first rank: configure(tensor_item='fetch')"
+    )
+
+
+def values_copied(error: BaseException) -> ValueError:
+    """A function of torch that copies the values of tensors of a mesh in this process."""
+    return ValueError(
+        f"a function of torch{_at(sites.site_of_error(error.__traceback__))} copies the values of "
+        "a tensor of a mesh in this process, and they are on the ranks; in place of "
+        "torch.tensor([x, 2.0]) write torch.stack([x, torch.full((), 2.0)]), or get the values of "
+        "one rank with monarch.fetch_shard(tensor).get()"
+    )
+
+
+def _at_line(frame: FrameType | None) -> str:
+    return _at(sites.site(sites.number(frame)))
+
+
+def _at(site: CallSite) -> str:
+    """` at line 3 of cell.py (y = x.item())`; nothing outside of a program."""
+    return f" at line {site.line} of {site.filename} ({site.text})" if site.filename else ""
+
+
+def _is_called_by(frame: FrameType | None, module: str) -> bool:
+    """Whether functions of a module of torch are between that frame and the program's."""
+    place = sites.number(frame)
+    while frame is not None and sites.number(frame) == place:
+        if str(frame.f_globals.get("__name__", "")).startswith(module):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def memory_of_ranks(name: str) -> RuntimeError:
+    """A method that concerns the memory of this process."""
+    return RuntimeError(
+        f"{name} concerns memory of this process, and that of a tensor of a mesh is on its ranks; "
+        "leave it out, or do it on the ranks with monarch.remote(function)"
     )
 
 
 def shape_unknown(name: str) -> RuntimeError:
     """An operation whose result has a shape that depends on values."""
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     return RuntimeError(
-        f"the shape of the result of {name} depends on values that are on the ranks; run the code "
-        "on the ranks with monarch.remote(function, propagate='inspect'), or write it without, as "
-        "with torch.where in place of a mask in brackets"
+        f"the shape of the result of {_CALLED.get(name, name)}{_at_line(frame)} depends on values "
+        "that are on the ranks; run the code on the ranks with monarch.remote(function, "
+        "propagate='inspect'), or write it without, as with torch.where in place of a mask in "
+        "brackets"
     )
 
 
@@ -73,11 +131,14 @@ def lent(handle: Handle) -> ValueError:
     )
 
 
-def too_large(nbytes: int, most: int) -> ValueError:
-    """A local tensor in an operation with tensors of a mesh."""
+def too_large(nbytes: int, most: int, of_gradient: bool) -> ValueError:
+    """A local tensor in an operation with tensors of a mesh. `of_gradient`: torch has made it."""
+    remedy = "send it with monarch.to_mesh(tensor, mesh), or make it on the ranks"
+    if of_gradient:
+        remedy = "compute the gradient within `with tensor.mesh.activate():`"
     return ValueError(
         f"the operation has a local tensor of {nbytes:,} bytes, and only those of up to {most:,} "
-        "bytes are sent along; send it with monarch.to_mesh(tensor, mesh), or make it on the ranks"
+        f"bytes are sent along; {remedy}"
     )
 
 

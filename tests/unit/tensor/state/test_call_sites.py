@@ -59,3 +59,18 @@ def test_very_many_places_do_not_keep_their_code_alive(monkeypatch: object) -> N
     finally:
         call_sites.MOST_SITES = most
     assert [sites.site(n).filename for n in set(numbers)] == ["<string>"] * len(set(numbers))
+
+
+def test_the_place_of_an_error_is_the_innermost_of_the_program() -> None:
+    sites = CallSites(("/no/such/place",))
+
+    def fails() -> None:
+        raise KeyError
+
+    try:
+        fails()
+    except KeyError as error:
+        found = sites.site_of_error(error.__traceback__)
+        assert (found.function, found.text) == ("fails", "raise KeyError")
+        own = CallSites((__file__,)).site_of_error(error.__traceback__)
+        assert own.filename == ""

@@ -45,3 +45,11 @@ def test_a_dim_that_the_target_lacks_is_refused() -> None:
         moves(GRID, GRID.slice(dp=0))
     with pytest.raises(ValueError, match="dim 'tp' has to be in both"):
         moves(GRID, GRID.slice(tp=slice(0, 2)))
+
+
+def test_ranks_with_other_dims_keep_their_values() -> None:
+    line = Extent(["gpus"], [6]).region
+    assert moves(GRID, line) == {rank: rank for rank in range(6)}
+    assert moves(line, GRID) == {rank: rank for rank in range(6)}
+    with pytest.raises(ValueError, match="dim 'gpus' has to be in both"):
+        moves(line.slice(gpus=slice(0, 3)), GRID.slice(dp=1))

@@ -13,6 +13,7 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 from monarch._src.tensor import methods
@@ -108,8 +109,10 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) ->
             if handle.storage.unusable:
                 raise unusable(handle)
     else:
-        found = active_channel()
-        if found is None or not operation.is_factory or _is_rebuilding(2):
+        found = None
+        if operation.is_factory and not _is_rebuilding(2):
+            found = _channel_of_backward(2) or active_channel()
+        if found is None:
             return func(*args, **(kwargs or {}))
         channel = found
     if kwargs and kwargs.get("device") is not None and check_device(channel, kwargs["device"]):
@@ -381,9 +384,9 @@ def _with_locals(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, 
         if isinstance(one, TorchTensor) and type(one) is not Tensor:
             nbytes = one.numel() * one.element_size()
             if nbytes > MOST_LIFTED_BYTES:
-                raise too_large(nbytes, MOST_LIFTED_BYTES)
+                raise too_large(nbytes, MOST_LIFTED_BYTES, _is_backward(3))
             leaves[place] = lift(channels[0], one, site)
-            if one.numel() > 1:
+            if one.numel() > 1 and not _is_backward(3):
                 _note(one, site)
     again, options = pytree.tree_unflatten(leaves, spec)
     return dispatch(operation.func, tuple(again), options)
@@ -404,6 +407,24 @@ def _note(tensor: Any, site: int) -> None:
         "monarch.to_mesh(tensor, mesh)",
         UserWarning, where.filename or "<unknown>", where.line or 1,
     )  # fmt: skip
+
+
+_RUN_BACKWARD: Any = import_module("torch.autograd.graph")._engine_run_backward.__code__
+
+
+def _is_backward(depth: int) -> bool:
+    """Whether torch's own code for gradients issues the operation. `depth`: the frames between."""
+    frame: Any = sys._getframe(depth + 1)  # pyright: ignore[reportPrivateUsage]
+    return frame.f_code is _RUN_BACKWARD
+
+
+def _channel_of_backward(depth: int) -> Channel | None:
+    """The channel for tensors that torch's own code for gradients makes: that of the loss."""
+    frame: Any = sys._getframe(depth + 1)  # pyright: ignore[reportPrivateUsage]
+    if frame.f_code is not _RUN_BACKWARD:
+        return None
+    roots = [one for one in frame.f_locals["t_outputs"] if type(one) is Tensor]
+    return roots[0].monarch_handle.channel if roots else None
 
 
 def _is_rebuilding(depth: int) -> bool:

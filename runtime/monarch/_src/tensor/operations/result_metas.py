@@ -67,7 +67,7 @@ def run_on_meta(name: str, call: Callable[[list[Any]], Any], inputs: list[Any]) 
         except NotImplementedError:
             pass  # torch has no meta kernel for this operation
         except Exception as error:
-            if not isinstance(error, RuntimeError) or "meta tensor" not in str(error):
+            if not isinstance(error, RuntimeError) or " meta " not in f" {error} ":
                 # Without the frames of torch's kernel: the program's line is the one at fault.
                 raise error.with_traceback(None) from None
             # Otherwise the kernel needs values, of which FakeTensor tells more.

@@ -6,7 +6,7 @@ A place is a code object and an offset in it. The line is looked up when an erro
 from __future__ import annotations
 
 import linecache
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
 from typing import NamedTuple
 
 MOST_SITES = 1 << 16
@@ -52,6 +52,17 @@ class CallSites:
                 return number
             frame = frame.f_back
         return 0
+
+    def site_of_error(self, trace: TracebackType | None) -> CallSite:
+        """The innermost place of the program in a traceback."""
+        found = CallSite("", 0, "", "")
+        while trace is not None:
+            code = trace.tb_frame.f_code
+            if not code.co_filename.startswith(self._internal):
+                text = linecache.getline(code.co_filename, trace.tb_lineno).strip()
+                found = CallSite(code.co_filename, trace.tb_lineno, code.co_name, text)
+            trace = trace.tb_next
+        return found
 
     def _enter(self, code: CodeType, offset: int) -> int:
         if len(self._sites) % MOST_SITES == 0:  # a session that has run many cells

@@ -38,7 +38,9 @@ def layout_of_ranks(ranks: Sequence[int]) -> Layout:
 def moves(source: Region, target: Region) -> dict[int, int]:
     """For each rank of `target`, the rank of `source` whose value it gets.
 
-    Along dims that the source lacks, all ranks of the target get the same value.
+    Along dims that the source lacks, all ranks of the target get the same value. If the dims do not
+    fit, and both have the same ranks in one order, as after `rename`, `split` or `flatten`, each
+    rank keeps its own.
 
     Raises:
         ValueError: the source has a dim that the target lacks, or of another size.
@@ -46,6 +48,8 @@ def moves(source: Region, target: Region) -> dict[int, int]:
     sizes = target.sizes
     for dim, size in source.sizes.items():
         if sizes.get(dim) != size:
+            if list(source.ranks()) == list(target.ranks()):
+                return {rank: rank for rank in target.ranks()}
             raise ValueError(
                 f"the tensor is on {source.extent} and the mesh has {target.extent}: dim {dim!r} "
                 "has to be in both, of one size; take a part of the tensor's mesh with "
