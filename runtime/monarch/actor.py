@@ -99,8 +99,13 @@ _prepared = False
 
 
 # Names that programs for Monarch reach by private paths (`_src.monarch_paths`).
-_ALIASES = {"_EndpointProperty": "EndpointMethod", "_context": "context_variable"}
+_ALIASES = {
+    "_EndpointProperty": "EndpointMethod",
+    "_Selection": "Selection",
+    "_context": "context_variable",
+}
 _WHERE["_EndpointProperty"] = "monarch._src.actor.endpoint"
+_WHERE["_Selection"] = "monarch._src.actor.call.send"
 _WHERE["_context"] = "monarch._src.actor.current"
 
 

@@ -82,7 +82,6 @@ ABSENT = [
     ("monarch._rust_bindings.monarch_hyperactor", "alloc", "nothing of this package stands for it"),
     ("monarch", "mast_reserve", "use a job of monarch.job"),
     ("monarch", "world_mesh", r"this_host\(\).spawn_procs"),
-    ("monarch._src.actor.endpoint", "Selection", "adverbs take 'all' or 'choose'"),
     ("monarch._src.actor.proc_mesh", "proc_mesh", r"this_host\(\).spawn_procs"),
     ("monarch._src.actor.actor_mesh", "_Lazy", "nothing of this package stands for it"),
 ]

@@ -30,7 +30,8 @@ _JOB = "monarch._src.job"
 # Per path its names: those of `monarch.actor`, unless `NAME=MODULE:PATH` says another object.
 _TABLE = {
     "monarch": """
-        Extent Future NDSlice Shape Simulator=monarch.simulator:Simulator
+        Extent Future NDSlice Selection=monarch.actor:_Selection Shape
+        Simulator=monarch.simulator:Simulator
         set_meta=monarch.simulator:set_meta clear_runtime_config=monarch.config:clear_runtime_config
         configure=monarch.config:configure configured=monarch.config:configured
         get_global_config=monarch.config:get_global_config
@@ -65,8 +66,8 @@ _TABLE = {
         ActorInstance Context CreatorInstance Instance=monarch.actor:ActorInstance context
     """,
     f"{_ACTOR}.endpoint": """
-        Actor Endpoint EndpointProperty=monarch.actor:_EndpointProperty Extent concurrent_endpoint
-        endpoint
+        Actor Endpoint EndpointProperty=monarch.actor:_EndpointProperty Extent
+        Selection=monarch.actor:_Selection concurrent_endpoint endpoint
     """,
     f"{_ACTOR}.future": "Future",
     f"{_ACTOR}.host_mesh": "BootstrapCommand HostMesh default_bootstrap_cmd this_host this_proc",
@@ -157,7 +158,6 @@ _INSTEAD = {
     "PortId": "use monarch.actor.Port",
     "PortRef": "use monarch.actor.Port",
     "PythonTask": "write an `async def`; @monarch.actor.returns_future makes it a Future",
-    "Selection": "adverbs take 'all' or 'choose'; slice the mesh for anything else",
     "Shared": "use monarch.actor.Future",
     "bootstrap_host": "use monarch.actor.this_host()",
     "create_local_host_mesh": "use monarch.actor.this_host()",

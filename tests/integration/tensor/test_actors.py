@@ -159,7 +159,6 @@ def test_an_error_names_the_actor_and_its_rank(pair: ProcMesh, models: Any, x: A
     ("ask", "said"),
     [
         (lambda m, x: m.slice(gpus=0).total.call_one(x), r"on pair \{gpus: 2\}, and the actors on"),
-        (lambda m, x: m.total.stream(x), "takes no tensors of a mesh; use .call"),
         (lambda m, x: m.total.call(x, 1, 2), "too many positional arguments"),
         (lambda m, x: m.made.rref(), "no device mesh is active"),
         (lambda m, x: m.total.call(x, scale=threading.Lock()), "cannot pickle"),
@@ -171,6 +170,12 @@ def test_what_cannot_be_is_refused_before_anything_is_sent(
     with pytest.raises((ValueError, TypeError), match=said):
         ask(models, x)
     assert models.total.call(x).get().values() == [3.0, 6.0]
+
+
+def test_actors_with_tensors_answer_in_a_stream(models: Any, x: Any) -> None:
+    found = [one.get(timeout=60) for one in models.total.stream(x)]
+    assert sorted(found) == [3.0, 6.0]
+    assert models.total.choose(x).get(timeout=60) in (3.0, 6.0)
 
 
 def test_tensors_of_another_mesh_are_refused(

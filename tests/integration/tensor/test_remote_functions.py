@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import monarch
-from monarch.actor import ActorError, ProcMesh
+from monarch.actor import Accumulator, ActorError, Channel, ProcMesh, send
 
 pytestmark = pytest.mark.slow
 
@@ -91,6 +91,45 @@ def test_values_come_back_by_call_and_other_results_are_refused(pair: ProcMesh) 
             monarch.remote(lambda: 1 / 0).call().get()
         with pair.slice(gpus=1).activate():
             assert monarch.remote(os.getpid).call_one().get() == pids[1]
+
+
+def test_one_rank_is_chosen_and_all_ranks_answer_in_a_stream(pair: ProcMesh) -> None:
+    total = monarch.remote(lambda x, add: float(x.sum()) + add)
+    with pair.activate():
+        x = torch.ones(3) * (1 + pair.rank_tensor("gpus"))
+        chosen = {total.choose(x, 1).get(timeout=60) for _ in range(40)}
+        assert chosen == {4.0, 7.0}
+        assert sorted(one.get(timeout=60) for one in total.stream(x, add=2)) == [5.0, 8.0]
+        tensors = monarch.remote(lambda x: x * 2)
+        (first, second) = sorted(float(one.get(timeout=60)[0]) for one in tensors.stream(x))
+        assert (first, second) == (2.0, 4.0)
+        with pair.slice(gpus=1).activate():
+            assert monarch.remote(os.getpid).choose().get(timeout=60) != os.getpid()
+            assert len(list(monarch.remote(os.getpid).stream())) == 1
+        with pytest.raises(ActorError, match="division by zero"):
+            monarch.remote(lambda: 1 / 0).choose().get(timeout=60)
+        for one in monarch.remote(lambda: 1 / 0).stream():
+            with pytest.raises(ActorError, match="division by zero"):
+                one.get(timeout=60)
+    for adverb in ("choose", "stream"):
+        with pytest.raises(ValueError, match="no device mesh is active"):
+            getattr(monarch.remote(os.getpid), adverb)()
+
+
+def test_answers_of_a_function_are_folded_or_go_to_a_port(pair: ProcMesh) -> None:
+    total = monarch.remote(lambda x: float(x.sum()))
+    with pair.activate():
+        x = torch.ones(3) * (1 + pair.rank_tensor("gpus"))
+        folded = Accumulator(total, 0.0, lambda found, one: found + one).accumulate(x)
+        assert folded.get(timeout=60) == 9.0
+        port, receiver = Channel[float].open()
+        send(total, (x,), {}, port)
+        found = [receiver.recv().get(timeout=60) for _ in range(2)]
+        assert sorted(found) == [3.0, 6.0]
+        send(total, (x,), {}, port, selection="choose")
+        assert receiver.recv().get(timeout=60) in (3.0, 6.0)
+        send(monarch.remote(torch.Tensor.zero_), (x,), {})
+        assert monarch.inspect(x, gpus=1).tolist() == [0.0] * 3
 
 
 def test_a_function_is_found_by_its_path(pair: ProcMesh) -> None:

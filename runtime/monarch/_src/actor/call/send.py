@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Generic, Literal, ParamSpec, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar
 
 from monarch._src.actor.call.call import Endpoint
 from monarch._src.actor.call.responses import OneCall
@@ -26,6 +26,8 @@ from monarch._src.wire.frames import Payload
 P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
+Selection: TypeAlias = Literal["all", "choose"]
+"""The ranks that get a message: every one, or one that is drawn at random."""
 
 
 def send(
@@ -33,7 +35,7 @@ def send(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     port: Port[R] | None = None,
-    selection: Literal["all", "choose"] = "all",
+    selection: Selection = "all",
 ) -> None:
     """Send one message to every rank, or to a random one; answers go to `port`, if given.
 

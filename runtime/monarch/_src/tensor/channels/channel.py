@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
@@ -22,6 +22,7 @@ from monarch._src.tensor.state.instructions import Kind
 from monarch._src.tensor.state.losses import Losses
 from monarch._src.tensor.tensor_errors import place_text
 
+T = TypeVar("T")
 MAIN = "main"  # the stream of tensors that name none
 
 
@@ -88,6 +89,10 @@ class Recorder(Protocol):
 
     def ask_all(self, channel: Channel, endpoint: str, args: tuple[Any, ...]) -> Future[Any]:
         """Call all workers of a channel, once they have run all recorded instructions."""
+        ...
+
+    def with_workers(self, channel: Channel, use: Callable[[Any], T]) -> T:
+        """Pass the workers of a channel to `use`, once all recorded instructions are sent."""
         ...
 
 

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from monarch._src.actor.endpoint import actor_class
 from monarch._src.actor.future import Future
@@ -39,6 +39,7 @@ from monarch._src.tensor.state.losses import Losses
 
 log = logging.getLogger("monarch.tensor")
 NAME = "tensors"
+T = TypeVar("T")
 IDLE_S = 0.001
 MOST_IN_FLIGHT = 64  # batches
 
@@ -215,11 +216,15 @@ class Driver:
 
     def ask_all(self, channel: Channel, endpoint: str, args: tuple[Any, ...]) -> Future[Any]:
         """Call all workers of a channel, once they have run all recorded instructions."""
+        return self.with_workers(channel, lambda workers: getattr(workers, endpoint).call(*args))
+
+    def with_workers(self, channel: Channel, use: Callable[[Any], T]) -> T:
+        """Pass the workers of a channel to `use`, once all recorded instructions are sent."""
         refuse_values()
         channel.check()
         with self.lock:
             self._flush()
-            return getattr(channel.workers, endpoint).call(*args)
+            return use(channel.workers)
 
     def meeting_place(self, first: Channel, number: int) -> FilePlace | TcpPlace:
         """The place at which the ranks of a process group meet. `number`: of the group."""

@@ -8,7 +8,6 @@ Runs in: the client.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -35,16 +34,11 @@ def call(
     """The result of an adverb. See `Endpoint`.
 
     Raises:
-        TypeError: the adverb is `stream`.
         ValueError: the tensors are not on exactly the ranks of the actors; a tensor was dropped;
             `rref` has no tensors and no mesh is active.
     """
     actors = endpoint.actor_mesh
     label = f"{actors._target.class_name}.{endpoint.name}"  # pyright: ignore[reportPrivateUsage]
-    if adverb == "stream":
-        raise TypeError(
-            f"{label}.stream takes no tensors of a mesh; use .call, which answers for all ranks"
-        )
     channel = taken_apart((args, kwargs)).channel or active_channel()
     if channel is None:
         raise ValueError(
@@ -57,9 +51,9 @@ def call(
         case "call_one":
             return _remote(ASK, label, None).call_one(*sent)
         case "choose":
-            extent = channel.region.extent
-            point = dict(extent.point_of_rank(random.randrange(len(channel.region))))
-            return _remote(ASK, label, None).on_shard(sent, {}, point)
+            return _remote(ASK, label, None).choose(*sent)
+        case "stream":
+            return _remote(ASK, label, None).stream(*sent)
         case "broadcast":
             return _remote(TELL, label, None).broadcast(*sent)
         case "rref":

@@ -6,12 +6,13 @@ Runs in: the client.
 from __future__ import annotations
 
 import itertools
+import random
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from functools import partial
 from importlib import import_module
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from monarch._src.actor.future import Future
 from monarch._src.tensor.active_mesh import active_channel
@@ -45,6 +46,7 @@ from monarch._src.tensor.torch_modules import (
 from monarch._src.tensor.trees import Tree, put_together, taken_apart
 
 Propagate: TypeAlias = "Literal['cached', 'inspect'] | Callable[..., Any] | None"
+T = TypeVar("T")
 KEPT = (TorchTensor, OpaqueRef)
 """The results of functions that stay on the ranks."""
 _numbers = itertools.count(1)
@@ -109,9 +111,7 @@ class Remote:
         Raises the errors of `__call__`. The future raises ActorError if the function has raised on
         a rank.
         """
-        channel, found = self._begin(args, kwargs)
-        channel.check_values(one.number for one in found.handles)
-        return channel.driver.ask_all(channel, "call", self._message(channel, found))
+        return self._with_workers(args, kwargs, lambda worker, sent: worker.call(*sent))
 
     def call_one(self, /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Run the function on the one rank of the mesh; the future yields its result.
@@ -125,6 +125,45 @@ class Remote:
                 "Activate a slice, or use call"
             )
         return self._on_shard(channel, found, {})
+
+    def choose(self, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run the function on one rank, drawn uniformly; the future yields its result.
+
+        Raises the errors of `call`.
+        """
+        channel, found = self._begin(args, kwargs)
+        point = channel.region.extent.point_of_rank(random.randrange(len(channel.region)))
+        return self._on_shard(channel, found, dict(point))
+
+    def stream(self, /, *args: Any, **kwargs: Any) -> Iterator[Future[Any]]:
+        """Run the function on every rank; yields a future for each, in the order of the answers.
+
+        The ranks have the call before the first future is read. Raises the errors of `call`.
+        """
+        return self._with_workers(args, kwargs, lambda worker, sent: worker.stream(*sent))
+
+    def start(self, args: tuple[Any, ...], kwargs: dict[str, Any], make: Any) -> Future[Any]:
+        """Run the function on every rank; `make` creates the call that handles the answers.
+
+        For `monarch.actor.Accumulator`.
+        """
+        return self._with_workers(args, kwargs, lambda worker, sent: worker.start(sent, {}, make))
+
+    def send(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], port: Any, *, choose: bool
+    ) -> None:
+        """Run the function on every rank, or on a random one; its results go to `port`, if given.
+
+        For `monarch.actor.send`.
+        """
+        if port is None and choose:
+            self.choose(*args, **kwargs)
+        elif port is None:
+            self.broadcast(*args, **kwargs)
+        else:
+            self._with_workers(
+                args, kwargs, lambda worker, sent: worker.send(sent, {}, port, choose=choose)
+            )
 
     def broadcast(self, /, *args: Any, **kwargs: Any) -> None:
         """Run the function on every rank without a result. A rank logs the error that it raises.
@@ -161,6 +200,15 @@ class Remote:
             )
         channel.check()
         return channel, found
+
+    def _with_workers(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], use: Callable[[Any, Any], T]
+    ) -> T:
+        """Call an adverb of the endpoint that runs functions, with what it is sent."""
+        channel, found = self._begin(args, kwargs)
+        channel.check_values(one.number for one in found.handles)
+        message = self._message(channel, found)
+        return channel.driver.with_workers(channel, lambda workers: use(workers.call, message))
 
     def _message(self, channel: Channel, found: Tree) -> tuple[int, bytes, list[int]]:
         """The number of the function, its arguments, and the numbers of the tensors in them."""

@@ -109,6 +109,10 @@ class SimulatedDriver:
         """Raises RuntimeError, since there is no process."""
         raise RuntimeError(NO_FUNCTIONS)
 
+    def with_workers(self, channel: Channel, use: Callable[[Any], Any]) -> Any:
+        """Raises RuntimeError, since there is no process."""
+        raise RuntimeError(NO_FUNCTIONS)
+
     def meeting_place(self, first: Channel, number: int) -> None:
         """No rank joins a group."""
 
