@@ -14,6 +14,7 @@ import torch
 import monarch
 from monarch.actor import ProcMesh, SupervisionError
 from tests.conftest import Faults
+from tests.integration.tensor.conftest import TORCH
 
 pytestmark = pytest.mark.slow
 
@@ -117,6 +118,26 @@ def test_a_dead_rank_ends_what_waits_and_a_slice_goes_on(faulty: ProcMesh, fault
         assert monarch.inspect(x).tolist() == [1.0] * 2  # what lives can still be read
     part = x.slice_mesh(gpus=slice(0, 2))
     assert monarch.inspect((part + 1).reduce(), gpus=1).tolist() == [4.0] * 2
+
+
+def test_several_slices_go_on_after_a_death(
+    spawn_procs: Callable[..., ProcMesh], faults: Faults
+) -> None:
+    procs = spawn_procs({"dp": 2, "tp": 2}, name="four", preload=TORCH)
+    with procs.activate():
+        rank = procs.rank(("dp", "tp"))
+        assert monarch.inspect(rank.reduce()).item() == 6
+        pid = monarch.remote(os.getpid).call().get().item(dp=1, tp=1)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(SupervisionError):
+        monarch.remote(_wait, propagate=lambda x: x).call(rank).get(timeout=60)
+    assert pid in {failure.pid for failure in faults.take().failures}
+    first, second = rank.slice_mesh(dp=0), rank.slice_mesh(tp=0)
+    for _ in range(2):
+        assert monarch.inspect(first.reduce(), tp=1).item() == 1
+        assert monarch.inspect(second.reduce(), dp=1).item() == 2
+    there = rank.slice_mesh(dp=0, tp=1).to_mesh(procs.slice(dp=1, tp=0))
+    assert monarch.inspect(there).item() == 1
 
 
 def test_a_mesh_that_was_stopped_says_so(faulty: ProcMesh) -> None:

@@ -15,7 +15,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -68,7 +68,8 @@ class Driver:
         self._closed: str | None = None
         self.losses = Losses()
         self.deaths = 0  # of ranks of the procs; each death ends the process groups
-        self.watched_at = -1  # `deaths` when the process groups were last watched
+        # `deaths` when the process groups of ranks were last watched, by their region.
+        self.watched: dict[Region, int] = {}
         self._unsubscribe: list[Callable[[], None]] = [
             bus.subscribe(MeshStopped, self._on_mesh_stopped),
             bus.subscribe(RankFailed, self._on_rank_ended),
@@ -93,10 +94,14 @@ class Driver:
                 self._channels[region, stream] = found
             return found
 
-    @property
-    def has_dead(self) -> bool:
-        """Whether a rank has died for good."""
-        return bool(self._run.known.dead(self.uid))
+    def unwatched(self, meshes: Sequence[ProcMesh]) -> list[ProcMesh]:
+        """The meshes to watch before the ranks of `meshes` make a process group.
+
+        A death ends the groups of all ranks, so that they are watched anew: together, or, once a
+        rank has died for good, each mesh by itself.
+        """
+        asked = meshes if self._run.known.dead(self.uid) else [self.whole]
+        return [one for one in asked if self.watched.get(one._region) != self.deaths]  # pyright: ignore[reportPrivateUsage]
 
     def channels(self) -> list[Channel]:
         """All channels."""

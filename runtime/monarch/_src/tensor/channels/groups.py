@@ -84,9 +84,9 @@ def new_group(channels: Sequence[Channel]) -> tuple[int, Any]:
     driver = cast(Driver, first.driver)
     for channel in channels:
         channel.check()
-    if driver.watched_at != driver.deaths:
-        watched = first.mesh if driver.has_dead else driver.whole
-        _watch(watched, driver.deaths > 0).get()
-        driver.watched_at = driver.deaths
+    for mesh in driver.unwatched([one.mesh for one in channels]):
+        deaths = driver.deaths
+        _watch(mesh, deaths > 0).get()
+        driver.watched[mesh._region] = deaths  # pyright: ignore[reportPrivateUsage]
     number = next(_numbers)
     return number, driver.meeting_place(first, number)

@@ -6,7 +6,7 @@ Runs in: the client, on the threads of the program; tensors may be freed on any 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from monarch._src.actor.future import Future
@@ -22,8 +22,7 @@ from monarch._src.tensor.torch_modules import locally, torch
 class SimulatedDriver:
     """Has the methods of `channels.driver.Driver` that channels and operations call."""
 
-    deaths = watched_at = 0  # no rank dies
-    has_dead = False
+    deaths = 0  # no rank dies
     losses = Losses()
 
     def __init__(self, rank: SimulatedRank, whole: HasTensors) -> None:
@@ -112,6 +111,10 @@ class SimulatedDriver:
     def with_workers(self, channel: Channel, use: Callable[[Any], Any]) -> Any:
         """Raises RuntimeError, since there is no process."""
         raise RuntimeError(NO_FUNCTIONS)
+
+    def unwatched(self, meshes: Sequence[Any]) -> list[Any]:
+        """None: no rank dies."""
+        return []
 
     def meeting_place(self, first: Channel, number: int) -> None:
         """No rank joins a group."""
