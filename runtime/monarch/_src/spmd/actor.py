@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from monarch._src.actor.current import context
 from monarch._src.actor.endpoint import Actor, endpoint
-from monarch._src.spmd.elastic.script_seat import Arrival, seat
+from monarch._src.spmd.elastic.script_requests import Arrival, script_requests
 from monarch._src.spmd.elastic_env import elastic_variables, position_of, visible_devices
 from monarch._src.spmd.rendezvous import StoreServer
 from monarch._src.spmd.script import execute, run_script, run_source
@@ -92,7 +92,7 @@ class SPMDActor(Actor):
         """
         __tracebackhide__ = True
         _set_environment(master_addr, master_port, env)
-        self._open_seat()
+        self._open_requests()
         run_script(script_args, ends_process=self._ends_process)
         return True
 
@@ -108,7 +108,7 @@ class SPMDActor(Actor):
         """Run a text as `__main__`, with `[name, arg, ...]` as `sys.argv`. Raises as `main`."""
         __tracebackhide__ = True
         _set_environment(master_addr, master_port, env)
-        self._open_seat()
+        self._open_requests()
         run_source(source, script_args, ends_process=self._ends_process)
 
     @endpoint
@@ -129,9 +129,9 @@ class SPMDActor(Actor):
         _set_environment(master_addr, master_port, env)
         execute(command)
 
-    def _open_seat(self) -> None:
+    def _open_requests(self) -> None:
         if self._arrivals is not None:
-            seat.open(context().actor_instance.rank.rank, self._arrivals)
+            script_requests.open(context().actor_instance.rank.rank, self._arrivals)
 
 
 class Script(SPMDActor):

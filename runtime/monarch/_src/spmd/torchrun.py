@@ -36,7 +36,7 @@ from monarch._src.mesh.restart_policy import LaterRestart
 from monarch._src.net.local.interrupt import uninterrupted
 from monarch._src.spmd.actor import Script
 from monarch._src.spmd.elastic.script_driver import ScriptDriver
-from monarch._src.spmd.elastic.script_seat import Arrival
+from monarch._src.spmd.elastic.script_requests import Arrival
 from monarch._src.spmd.elastic_env import (
     MAX_RESTARTS,
     RESTART_COUNT,

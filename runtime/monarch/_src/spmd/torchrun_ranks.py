@@ -21,7 +21,7 @@ from monarch._src.actor.state.calls import PendingCall
 from monarch._src.errors import ActorError, RecoveryError, RestartedError, SupervisionError
 from monarch._src.mesh.meshes import ProcMesh
 from monarch._src.spmd.elastic.script_driver import ScriptDriver
-from monarch._src.spmd.elastic.script_seat import Arrival
+from monarch._src.spmd.elastic.script_requests import Arrival
 from monarch._src.system.process import signal_name
 
 FAIL_TOO_S = 1.0

@@ -88,7 +88,11 @@ class ElasticDriver:
         step_within_s: float | None,
         on_formed: Callable[[Recovery], None] | None = None,
     ) -> None:
-        """`on_formed` is called with each group that was formed, on the thread of `run`."""
+        """Make the driver of a training.
+
+        `on_formed` is called with each group that was formed, on the thread of `run`; without it,
+        a recovery is a warning in the log.
+        """
         self.rounds = rounds
         self.recoveries: list[Recovery] = []
         self._spawner = spawner
@@ -344,13 +348,13 @@ class ElasticDriver:
         self._deadline = self._news_at = None
         self._from_peers, self._from_checkpoint = set(), False
         log.info("generation %d was formed in %.3f s", generation, took)
-        if why:
+        if self._on_formed is not None:
+            self._on_formed(formed)
+        elif why:
             log.warning(
                 "the training goes on with %d ranks from step %d, %.2f s after this: %s",
                 len(members), self.rounds.step, took, why,
             )  # fmt: skip
-        if self._on_formed is not None:
-            self._on_formed(formed)
 
     # --- calls ------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from monarch._src.actor.runtime import runtime
 from monarch._src.errors import ActorError, CollectiveError, RecoveryError
 from monarch._src.mesh.meshes import ProcMesh
 from monarch._src.spmd.elastic.driver import ElasticDriver, Groups, Recovery
-from monarch._src.spmd.elastic.script_seat import Arrival
+from monarch._src.spmd.elastic.script_requests import Arrival
 from monarch._src.spmd.elastic.state.rounds import Rounds
 from monarch._src.spmd.elastic.unit import GivenUnit, Unit
 
@@ -74,21 +74,21 @@ class ScriptDriver:
     # --- on its own thread ------------------------------------------------------------------------
 
     def _drive(self, options: Arrival) -> None:
-        verdict: Exception | None = None
+        outcome: Exception | None = None
         try:
             self._train(options)
         except RecoveryError as error:
-            verdict = self.failure = error
+            outcome = self.failure = error
         except ActorError as error:  # code of the script has raised, which its rank raises again
-            verdict = CollectiveError(str(error))
+            outcome = CollectiveError(str(error))
         except Exception as error:
             log.debug("the training has failed", exc_info=True)
             self.failure = error
-            verdict = RecoveryError(f"the ranks could not form a group: {error}")
+            outcome = RecoveryError(f"the ranks could not form a group: {error}")
         if self.is_active:
             self._set_restarts(None)
             self.is_active = False
-            self._tell_ranks(verdict)
+            self._tell_ranks(outcome)
         self._on_end()
 
     def _train(self, options: Arrival) -> None:
@@ -124,14 +124,14 @@ class ScriptDriver:
             # Deaths end the run then, as they do without a training.
             log.warning("ranks of %s are not restarted: %s", self._procs.name, problem)
 
-    def _tell_ranks(self, verdict: Exception | None) -> None:
+    def _tell_ranks(self, outcome: Exception | None) -> None:
         unit = self._unit
         if unit is None:
             return
         for rank in range(unit.size):
             try:
                 # A call, since it is no failure if that rank ends before it.
-                unit.one(unit.actors, rank).leave.call_one(verdict)
+                unit.one(unit.actors, rank).leave.call_one(outcome)
             except Exception as error:
                 log.debug("rank %d was not told of the end: %s", rank, error)  # it is gone
 

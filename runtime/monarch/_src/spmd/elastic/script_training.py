@@ -19,7 +19,7 @@ from monarch._src.config import seconds
 from monarch._src.errors import CollectiveError, RecoveryError
 from monarch._src.mesh.restart_policy import Restart, restart_policy
 from monarch._src.spmd.elastic.actor import ElasticActor, World
-from monarch._src.spmd.elastic.script_seat import Arrival, seat
+from monarch._src.spmd.elastic.script_requests import Arrival, script_requests
 from monarch._src.spmd.elastic.state.plan import Member, Report, first_plan, plan
 from monarch._src.spmd.group_plan import CPU, GPU, backend_names
 from monarch._src.spmd.process_group import timeout_seconds
@@ -181,7 +181,7 @@ class ElasticTraining:
         self._has_run = True
         trainer = self._trainer
         trainer.function = partial(function, *args, **kwargs)
-        if seat.is_open:
+        if script_requests.is_open:
             self._run_with_driver()
         else:
             self._join(dist)
@@ -195,8 +195,8 @@ class ElasticTraining:
     def _run_with_driver(self) -> None:
         __tracebackhide__ = True
         trainer = self._trainer
-        seat.enter(msgspec.structs.replace(self._options, rank=seat.rank))
-        error = seat.serve(trainer).error
+        script_requests.enter(msgspec.structs.replace(self._options, rank=script_requests.rank))
+        error = script_requests.serve(trainer).error
         own = trainer.error
         if error is None:
             if trainer.has_ended:
@@ -296,7 +296,7 @@ def _is_of_driver() -> bool:
     A process that took the place of another one joins a group before its script has come to train,
     if the other one died between its report and the join.
     """
-    if not seat.is_open:
+    if not script_requests.is_open:
         return False
     from monarch._src.spmd.member import is_of_member  # loads asyncio, which no program needs
 

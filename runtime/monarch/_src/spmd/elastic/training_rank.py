@@ -11,7 +11,7 @@ from typing import Any
 
 from monarch._src.actor.endpoint import Actor, concurrent_endpoint
 from monarch._src.spmd.elastic.actor import World
-from monarch._src.spmd.elastic.script_seat import Verdict, seat
+from monarch._src.spmd.elastic.script_requests import Outcome, script_requests
 from monarch._src.spmd.elastic.state.plan import Report
 from monarch._src.spmd.elastic.training_state import StateOffer
 
@@ -58,7 +58,7 @@ class TrainingRank(Actor):
     @concurrent_endpoint
     async def leave(self, error: Exception | None) -> None:
         """The training has ended: the script goes on, or gets this error."""
-        seat.leave(Verdict(error))
+        script_requests.leave(Outcome(error))
 
 
 async def _asked(function: Callable[[Any], Any]) -> Any:
@@ -83,5 +83,5 @@ async def _asked(function: Callable[[Any], Any]) -> Any:
         except RuntimeError:
             pass  # the actor has ended, and its loop is closed
 
-    seat.ask(function, done)
+    script_requests.ask(function, done)
     return await settled

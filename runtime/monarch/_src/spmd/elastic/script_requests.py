@@ -1,4 +1,4 @@
-"""Where the thread of a script waits for the driver of its training, and does what that asks for.
+"""The requests of a training's driver to the script of a rank, which its own thread carries out.
 
 Runs in: a rank of `torchrun`. `enter`, `serve` on the thread of the script, `ask` and `leave` on
 that of its `TrainingRank`.
@@ -40,19 +40,19 @@ class Request(msgspec.Struct, eq=False):
     done: Callable[[Any, BaseException | None], None]
 
 
-class Verdict(msgspec.Struct, eq=False):
+class Outcome(msgspec.Struct, eq=False):
     """The training has ended: well, or by this error."""
 
     error: Exception | None
 
 
-class ScriptSeat:
-    """The one of this process."""
+class ScriptRequests:
+    """The queue of this process."""
 
     def __init__(self) -> None:
         self._port: Port[Arrival] | None = None
         self._rank = self._pid = 0
-        self._queue: queue.SimpleQueue[Request | Verdict] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Request | Outcome] = queue.SimpleQueue()
 
     @property
     def is_open(self) -> bool:
@@ -73,15 +73,15 @@ class ScriptSeat:
         assert self._port is not None
         self._port.send(arrival)
 
-    def serve(self, trainer: Any) -> Verdict:
-        """Do what the driver asks for, until it says that the training has ended.
+    def serve(self, trainer: Any) -> Outcome:
+        """Carry out the requests of the driver, until it says that the training has ended.
 
         Raises:
             BaseException: what a function has raised that is no Exception, such as SystemExit.
         """
         while True:
             asked = self._queue.get()
-            if isinstance(asked, Verdict):
+            if isinstance(asked, Outcome):
                 return asked
             try:
                 value = asked.function(trainer)
@@ -99,9 +99,9 @@ class ScriptSeat:
         """Have the script call a function, once it has entered and is done with earlier ones."""
         self._queue.put(Request(function, done))
 
-    def leave(self, verdict: Verdict) -> None:
+    def leave(self, outcome: Outcome) -> None:
         """Have the script go on behind its training."""
-        self._queue.put(verdict)
+        self._queue.put(outcome)
 
 
-seat = ScriptSeat()
+script_requests = ScriptRequests()
