@@ -196,7 +196,7 @@ class Tensor(TorchTensor):
     # --- copies -----------------------------------------------------------------------------------
 
     def __copy__(self) -> Tensor:
-        made = self.detach().requires_grad_(self.requires_grad)
+        made: Any = self.detach().requires_grad_(self.requires_grad)
         vars(made).update(self._own_attributes())
         return made
 
@@ -206,7 +206,7 @@ class Tensor(TorchTensor):
                 "copy.deepcopy copies no tensor that has a gradient function, as torch's does not; "
                 "copy tensor.detach(), or keep the graph with tensor.clone()"
             )
-        made = _methods.copied(self, memo).requires_grad_(self.requires_grad)
+        made: Any = _methods.copied(self, memo).requires_grad_(self.requires_grad)
         if getattr(self, "_is_param", False):
             made._is_param = True  # torch copies neither gradients nor attributes of parameters
         else:
