@@ -19,6 +19,7 @@ from monarch.actor import ProcMesh
 from monarch.config import configured
 
 pytestmark = pytest.mark.slow
+NUMBER = "item(), float() or an index"
 
 
 def on_both(tensor: Any) -> list[Any]:
@@ -41,17 +42,17 @@ NEED_VALUES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "array of a list": (lambda x: np.array([x, x]), "numpy()"),
     "sum with an array": (lambda x: x + np.ones(2), "numpy()"),
     "tolist": (lambda x: x.tolist(), "tolist()"),
-    "item": (lambda x: x[0].item(), "item()"),
-    "float": (lambda x: float(x[0]), "item()"),
-    "index of a list": (lambda x: [1, 2, 3][x[0].long()], "item()"),
+    "item": (lambda x: x[0].item(), NUMBER),
+    "float": (lambda x: float(x[0]), NUMBER),
+    "index of a list": (lambda x: [1, 2, 3][x[0].long()], NUMBER),
     "if": (branches, "bool()"),
     "assert": (asserts, "torch.equal"),
     "in": (lambda x: x[0] in [x[1], x[1]], "bool()"),
     "sorted": (lambda x: sorted([x[0], x[1]]), "bool()"),
     "max": (max, "bool()"),
-    "arange": (lambda x: torch.arange(x[0]), "item()"),
-    "slice": (lambda x: x[: x[0].long()], "item()"),
-    "classes": (lambda x: torch.nn.functional.one_hot(x.long()), "item()"),
+    "arange": (lambda x: torch.arange(x[0]), NUMBER),
+    "slice": (lambda x: x[: x[0].long()], NUMBER),
+    "classes": (lambda x: torch.nn.functional.one_hot(x.long()), NUMBER),
     "distribution": (lambda x: distributions.Normal(x, x), "bool()"),
 }
 

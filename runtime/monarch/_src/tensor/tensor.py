@@ -196,8 +196,8 @@ class Tensor(TorchTensor):
     # --- copies -----------------------------------------------------------------------------------
 
     def __copy__(self) -> Tensor:
-        made: Any = self.detach().requires_grad_(self.requires_grad)
-        vars(made).update(self._own_attributes())
+        made = self.detach().requires_grad_(self.requires_grad)
+        made.__dict__.update(self._own_attributes())
         return made
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> Tensor:
@@ -206,13 +206,13 @@ class Tensor(TorchTensor):
                 "copy.deepcopy copies no tensor that has a gradient function, as torch's does not; "
                 "copy tensor.detach(), or keep the graph with tensor.clone()"
             )
-        made: Any = _methods.copied(self, memo).requires_grad_(self.requires_grad)
+        made = _methods.copied(self, memo).requires_grad_(self.requires_grad)
         if getattr(self, "_is_param", False):
             made._is_param = True  # torch copies neither gradients nor attributes of parameters
         else:
             if self._own_grad is not None:
                 made.grad = copy.deepcopy(self._own_grad, memo)
-            vars(made).update(copy.deepcopy(self._own_attributes(), memo))
+            made.__dict__.update(copy.deepcopy(self._own_attributes(), memo))
         memo[id(self)] = made
         return made
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 _CALLED = {
-    "aten::_local_scalar_dense.default": "item(), or a tensor without dims as an index,",
+    "aten::_local_scalar_dense.default": "item(), float() or an index",
     "aten::allclose.default": "torch.allclose",
     "aten::equal.default": "torch.equal",
     "aten::index.Tensor": "a mask in brackets",
