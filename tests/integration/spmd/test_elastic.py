@@ -78,9 +78,9 @@ def test_a_rank_that_is_killed_comes_back_and_the_loss_goes_on(
     assert (second.step, second.ranks, second.from_peers) == (5, 2, 1)
     assert "killed by SIGKILL" in second.why
     assert f"replica0[gpus={rank}]" in second.why
-    (said,) = [one.getMessage() for one in caplog.records if "goes on" in one.getMessage()]
-    assert said.startswith("the training goes on with 2 ranks from step 5, ")
-    assert said.endswith(second.why)
+    (warning,) = [one.getMessage() for one in caplog.records if "goes on" in one.getMessage()]
+    assert warning.startswith("the training goes on with 2 ranks from step 5, ")
+    assert warning.endswith(second.why)
 
 
 def test_an_async_program_trains_on_a_thread_and_goes_on_meanwhile(

@@ -265,9 +265,8 @@ def test_a_mesh_has_the_names_of_monarchs_device_mesh(square: ProcMesh) -> None:
     for dims in ((), ("dp", "dp")):
         with pytest.raises(ValueError, match="give the name of a dim"):
             square.rank(dims)
-    with pytest.warns(DeprecationWarning, match=r"use mesh\.slice"):
-        part = square(tp=1)
-    assert on_all(part.rank("dp")) == [0, 1]
+    assert on_all(square.slice(tp=1).rank("dp")) == [0, 1]
+    assert not callable(square)  # functions that take a mesh, or one that gives it, tell them apart
 
 
 def test_a_mesh_is_active_without_a_block_until_it_is_deactivated(square: ProcMesh) -> None:

@@ -6,7 +6,6 @@ by the first use (`actor.parts`).
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -124,16 +123,6 @@ class HasTensors(MeshTrait):
     def ranks(self) -> dict[str, Any]:
         """`rank` of each dim, by its name, as new tensors."""
         return self.rank_tensors()
-
-    def __call__(self: M, **dims: int | slice) -> M:
-        """`slice`, by a name that Monarch has deprecated.
-
-        Raises the errors of `slice`, and warns.
-        """
-        warnings.warn(
-            "mesh(dim=...) is deprecated; use mesh.slice(dim=...)", DeprecationWarning, stacklevel=2
-        )
-        return self.slice(**dims)
 
     def to_table(self) -> str:
         """The ranks of this mesh as text: a column for each index of the last dim.

@@ -27,7 +27,7 @@ from monarch._src.system.process import signal_name
 FAIL_TOO_S = 1.0
 """How long the other ranks have to fail by themselves once one has failed, in seconds."""
 NOTE_S = 2.0
-"""After this time, in seconds, a person is told what the run waits for."""
+"""The time in seconds after which the run tells a person that it waits, and for which ranks."""
 POLL_S = 0.5  # between two checks of a wait that the session has not ended
 
 Failure: TypeAlias = "ActorError | SupervisionError"
