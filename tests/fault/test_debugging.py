@@ -13,7 +13,7 @@ from monarch.actor import ActorError, ProcMesh, SupervisionError
 from monarch.debug import DebugError, WaitingRanks, attach, resume, waiting
 from monarch.observe import cancel_calls, interrupt_procs, open_calls
 from tests.conftest import Faults
-from tests.integration.debugging import AsyncStepper, Stepper, news
+from tests.integration.debugging import AsyncStepper, Stepper, await_no_pause, news
 from tests.integration.programs import PATIENCE_S, running
 
 Spawn = Callable[..., ProcMesh]
@@ -60,7 +60,7 @@ def test_a_cancelled_call_leaves_the_breakpoint_and_its_actor_lives(
     with pytest.raises(ActorError, match="Cancelled"):
         answer.get(timeout=PATIENCE_S)
     assert steppers.ping.call().get(timeout=PATIENCE_S).values() == ["here"] * 2
-    assert not waiting()
+    await_no_pause()
 
 
 def test_a_broadcast_that_is_paused_ends_with_its_mesh_and_is_no_fault(

@@ -127,6 +127,16 @@ class AsyncStepper(Actor):
         return "here"
 
 
+def await_no_pause() -> None:
+    """Wait until no thread is paused.
+
+    A rank tells its agent of the end of a pause, and answers its caller on another connection.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    while found := waiting():
+        assert time.monotonic() < deadline, found
+
+
 @contextmanager
 def news() -> Iterator[Callable[[int], WaitingRanks]]:
     """What waits until so many threads are paused, and returns what then waits."""

@@ -224,6 +224,8 @@ class ElasticTraining:
 class ScriptTrainer(ElasticActor):
     """The state of a script, as `ElasticDriver` knows that of an `ElasticActor`."""
 
+    __monarch_label__ = "the training"
+
     def __init__(
         self, parts: Mapping[str, Stateful], load_checkpoint: Callable[[], bool] | None
     ) -> None:
