@@ -476,7 +476,7 @@ def test_a_refused_spawn_says_what_failed_and_what_to_do(kernel: Kernel) -> None
     frail(kernel)
     kernel.run("frail.slice(gpus=1).die.call_one().get()")
     text = kernel.run("workers.spawn('more', Frail)").traceback
-    assert re.search(r"workers\[gpus=1\] \(pid \d+\) died while it ran Frail\.die", text)
+    assert re.search(r"workers\[gpus=1\] \(pid \d+\) died earlier, while it ran Frail\.die", text)
     assert "'more' is not spawned. `%monarch spawn --restart` (in code" in text
     assert "\n%%monarch on workers[gpus=2:4]\n" in text
     assert "\n%monarch restart workers\n" in text

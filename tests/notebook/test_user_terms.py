@@ -48,6 +48,7 @@ def test_a_mesh_of_which_ranks_have_died_is_told_of_in_the_users_terms(kernel: K
     ):
         text = check(told(kernel.run(code)))
         assert term in text
+        assert "died earlier, while it ran the cell: exited with status 3" in text
         assert "\n%%monarch on workers[gpus=0]\n%%monarch on workers[gpus=2]\n" in text
     text = check(told(kernel.run(f"{DIES}workers.map(dies, range(4))")))
     assert "died while it ran the map: exited with status 3" in text

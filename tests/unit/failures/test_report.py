@@ -16,6 +16,7 @@ from monarch._src.failures.report import (
     failures_text,
     first_reported,
     fold,
+    for_later_call,
     ranks_text,
 )
 from monarch._src.wire.msgpack_text import pack, unpacker
@@ -257,6 +258,16 @@ def test_procs_that_died_alike() -> None:
 )
 def test_what_else_can_become_of_a_rank(kind: Any, text: str) -> None:
     assert died(kind=kind, message="it was killed", death=None).text() == text
+
+
+def test_a_later_call_is_told_that_the_rank_died_earlier() -> None:
+    now, later = died(), for_later_call(died())
+    assert later.what == (
+        "workers[gpus=3] (pid 4003) died earlier, while it ran Trainer.step: killed by SIGKILL"
+    )
+    assert len(fold([now, later])) == 2
+    idle = died(death=Death(None, "SIGKILL", (), None, 99.0, "killed by SIGKILL"))
+    assert for_later_call(idle).what == idle.what, "no endpoint is to blame"
 
 
 def test_what_had_run_for_long_is_told_with_its_time() -> None:

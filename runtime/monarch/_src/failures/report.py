@@ -141,7 +141,8 @@ class RankFailure(msgspec.Struct, frozen=True):
     `restarted`: how many times this rank has been restarted, this restart included (0: it is not
     being restarted). `earlier`: how the earlier incarnations ended, the oldest first, as far as
     they counted towards the restart limit that this one has reached. `behind`: the exceptions that
-    caused this one, or that it contains.
+    caused this one, or that it contains. `died_before`: the process had died before the call that
+    is told of this, so that the endpoint of its death belongs to another call.
     """
 
     mesh_name: str
@@ -163,6 +164,7 @@ class RankFailure(msgspec.Struct, frozen=True):
     # For an owner or a sender: the failures that caused this one, the first one first.
     causes: tuple[RankFailure, ...] = ()
     behind: tuple[Behind, ...] = ()
+    died_before: bool = False
 
     @property
     def first_cause(self) -> RankFailure:
@@ -233,14 +235,15 @@ class RankFailure(msgspec.Struct, frozen=True):
             return ""
         since = death.endpoint_s
         long = "" if since is None or since < _LONG_S else f" for {since:.0f} s"
-        return f" while it ran {death.endpoint}{long}"
+        earlier = " earlier," if self.died_before else ""
+        return f"{earlier} while it ran {death.endpoint}{long}"
 
     @property
     def story(self) -> tuple[object, ...]:
         """A key that is equal for ranks that failed in the same way, with the same message."""
         return (self.kind, self.actor_class, self.endpoint, self.exception_type, self.message,
                 self.frames, bool(self.restarted), len(self.earlier), self.behind,
-                *(cause.story for cause in self.causes))  # fmt: skip
+                self.died_before, *(cause.story for cause in self.causes))  # fmt: skip
 
     @property
     def place(self) -> tuple[object, ...]:
@@ -250,7 +253,7 @@ class RankFailure(msgspec.Struct, frozen=True):
         """
         message = () if self.frames else (self.message,)
         return (self.kind, self.actor_class, self.endpoint, self.exception_type, message,
-                self.frames, bool(self.restarted), len(self.earlier),
+                self.frames, bool(self.restarted), len(self.earlier), self.died_before,
                 tuple(exception.place for exception in self.behind),
                 *(cause.place for cause in self.causes))  # fmt: skip
 
@@ -519,6 +522,11 @@ def shown_point(proc: dict[str, int], actor: dict[str, int]) -> dict[str, int]:
 def of_bootstrap(failure: RankFailure) -> bool:
     """Whether a bootstrap function has raised, so that its proc never started an actor."""
     return failure.kind == "constructor" and not failure.actor_class
+
+
+def for_later_call(failure: RankFailure) -> RankFailure:
+    """The same failure, reported for a call that was made after it."""
+    return failure if failure.death is None else replace(failure, died_before=True)
 
 
 def for_mesh(failure: RankFailure, mesh_name: str, rank: int, point: dict[str, int]) -> RankFailure:

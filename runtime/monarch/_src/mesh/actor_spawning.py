@@ -16,7 +16,7 @@ from monarch._src.actor.run.spawn_context import creator_chain
 from monarch._src.actor.runtime import Runtime
 from monarch._src.errors import SupervisionError
 from monarch._src.failures.endpoint_text import is_label
-from monarch._src.failures.report import RankFailure
+from monarch._src.failures.report import RankFailure, for_later_call
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors, OwnedActors
 from monarch._src.mesh.constructor_payload import constructor_payload, extra_payloads
 from monarch._src.mesh.mock_registry import mock_of
@@ -109,6 +109,7 @@ class SpawnsActors:
             # No slice, and no restart, would help, so this is no advice that can be replaced.
             refusal += ": they belong to a session that this process no longer holds"
             return SupervisionError(failures=gone, remedy=refusal)
+        gone = list(map(for_later_call, gone))
         if len(gone) < len(self._region):
             remedy += ", or go on with a slice without what has failed"
         return SupervisionError(failures=gone, remedy=remedy, refusal=refusal)

@@ -29,7 +29,7 @@ from monarch._src.actor.state.endpoint_metrics import EndpointCounts
 from monarch._src.actor.state.history import HISTORY
 from monarch._src.actor.tracing import TRACE
 from monarch._src.errors import CallCancelled, SupervisionError, death_error
-from monarch._src.failures.report import RankFailure, at_text
+from monarch._src.failures.report import RankFailure, at_text, for_later_call
 from monarch._src.net.local.interrupt import uninterrupted
 from monarch._src.net.local.leader import FORKED
 from monarch._src.net.local.waitable import RuntimeEnded
@@ -59,9 +59,11 @@ def send_call(
     if runtime.node.is_fork:
         raise RuntimeEnded(FORKED)
     failed = target.failures_in(region)
-    if failed and pending is None:  # all or none
-        ranks = region.ranks()
-        raise death_error([target.describe_as_actor(f, ranks[p]) for p, f in failed.items()])
+    if failed:
+        failed = {position: for_later_call(one) for position, one in failed.items()}
+        if pending is None:  # all or none
+            ranks = region.ranks()
+            raise death_error([target.describe_as_actor(f, ranks[p]) for p, f in failed.items()])
     extent, origin = region.extent, origin_now()
     runtime.routes.await_room(target.procs, region, large=payload.is_large)
     try:
@@ -100,7 +102,7 @@ def send_call(
             if pending is not None and (missed or failed):
                 # The message to a missed rank is lost; its death notice may still be on the way.
                 # A skipped rank was sent nothing, even if it has restarted by now.
-                failed = {**failed, **target.failures_in(region)}
+                failed = {**target.failures_in(region), **failed}
                 with runtime.answering:
                     for position, failure in failed.items():
                         runtime.calls.on_rank_lost(number, position, failure)
