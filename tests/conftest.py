@@ -25,6 +25,7 @@ from monarch._src.mesh.client import current_session
 from monarch._src.net.hosts import keys
 from monarch._src.telemetry.sql.engine_process import end_idle_engines
 from monarch.actor import MeshFailure, ProcMesh, shutdown_context, this_host
+from monarch.observe import RankRestarting, on_change
 from tests.leaks import PATIENCE_S, TOKEN_VARIABLE, Holdings, leaks
 from tests.runtime_logs import RuntimeErrors, watched_agents
 
@@ -274,3 +275,17 @@ def _run_python(program: str, *arguments: str, check: bool = True) -> str:
     )
     assert not check or done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.fixture
+def restarts() -> Iterator[queue.SimpleQueue[RankRestarting]]:
+    """The restarts of which this process is told."""
+    heard: queue.SimpleQueue[RankRestarting] = queue.SimpleQueue()
+
+    def listen(change: object) -> None:
+        if isinstance(change, RankRestarting):
+            heard.put(change)
+
+    end = on_change(listen)
+    yield heard
+    end()

@@ -308,7 +308,7 @@ def _notebook_name_hints(
 
 
 def _group_hints(error: ActorError | SupervisionError, names: Container[str]) -> Iterator[str]:
-    """A hint for ranks on which code has used a process group that nobody has made."""
+    """A hint for ranks on which code has used a process group before one was made."""
     lacking = [one for one in error.failures if _NO_GROUP in one.message]
     for name in dict.fromkeys(failure.mesh_name for failure in lacking):
         if name in names:

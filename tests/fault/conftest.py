@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from monarch.actor import ProcMesh
-from monarch.observe import RankRestarting, on_change
 from tests.fault.restarted_actors import OFTEN
 from tests.integration.gates import GateKeeper, gate_in
-
-
-@pytest.fixture
-def restarts() -> Iterator[queue.SimpleQueue[RankRestarting]]:
-    """The restarts that this process hears of."""
-    heard: queue.SimpleQueue[RankRestarting] = queue.SimpleQueue()
-
-    def listen(change: object) -> None:
-        if isinstance(change, RankRestarting):
-            heard.put(change)
-
-    end = on_change(listen)
-    yield heard
-    end()
 
 
 @pytest.fixture

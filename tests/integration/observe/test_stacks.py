@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from tests.conftest import Faults
 from tests.integration.callers import Ring
 from tests.integration.commands import monarch
 from tests.integration.failing_actors import Faulty
-from tests.integration.gates import GateKeeper, gate_in
+from tests.integration.gates import GateKeeper
 from tests.integration.programs import run
 from tests.integration.sample_actors import AsyncHolder, Echo
 
@@ -42,13 +42,6 @@ def mesh(spawn_procs: Spawn) -> ProcMesh:
     procs = spawn_procs({"gpus": 4}, name="workers")
     procs.initialized.get()  # one that is starting is told as that
     return procs
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[GateKeeper]:
-    """A gate that ranks can be held at."""
-    with gate_in(tmp_path) as keeper:
-        yield keeper
 
 
 def seen(found: Stacks) -> MeshStacks:

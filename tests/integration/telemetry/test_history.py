@@ -8,7 +8,6 @@ import os
 import re
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -24,12 +23,13 @@ from monarch.actor import (
     span,
 )
 from monarch.config import clear_runtime_config
-from monarch.observe import QueryResult, query, record
+from monarch.observe import record
 from monarch.rdma import RDMABuffer
 from tests.conftest import Faults
 from tests.integration.failing_actors import Faulty
-from tests.integration.gates import GateKeeper, gate_in
+from tests.integration.gates import GateKeeper
 from tests.integration.sample_actors import Echo
+from tests.integration.telemetry.asking import ask
 from tests.workers import PATIENCE_S, TRUST_ALL, workers
 
 pytestmark = pytest.mark.slow
@@ -89,20 +89,6 @@ def mesh(spawn_procs: Spawn) -> Iterator[ProcMesh]:
     yield procs
     record(0, timeout=PATIENCE_S)
     clear_runtime_config()
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[GateKeeper]:
-    """A gate that ranks can be held at."""
-    with gate_in(tmp_path) as keeper:
-        yield keeper
-
-
-def ask(sql: str) -> QueryResult:
-    """A query whose answer is whole."""
-    found = query(sql, PATIENCE_S)
-    assert found.missing == ()
-    return found
 
 
 OWN = "thread_name != 'garbage collector'"

@@ -25,16 +25,15 @@ from monarch.actor import (
 from monarch.config import clear_runtime_config
 from monarch.observe import (
     QueryEngineClient,
-    QueryResult,
     admin,
-    query,
     query_tables,
     record,
 )
 from tests.conftest import Faults
 from tests.integration.admin_server import unix_post
 from tests.integration.commands import monarch
-from tests.integration.gates import Gate, GateKeeper, gate_in
+from tests.integration.gates import Gate, GateKeeper
+from tests.integration.telemetry.asking import ask
 from tests.workers import PATIENCE_S, TRUST_ALL, workers
 
 pytestmark = pytest.mark.slow
@@ -84,20 +83,6 @@ def mesh(spawn_procs: Spawn) -> ProcMesh:
     procs = spawn_procs({"gpus": 3}, name="workers")
     procs.initialized.get()
     return procs
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[GateKeeper]:
-    """A gate that ranks can be held at."""
-    with gate_in(tmp_path) as keeper:
-        yield keeper
-
-
-def ask(sql: str) -> QueryResult:
-    """A query whose answer is whole."""
-    found = query(sql, PATIENCE_S)
-    assert found.missing == ()
-    return found
 
 
 def start(rows: int = 4096) -> None:

@@ -30,13 +30,6 @@ class Worker(Actor):
             return 1
 
 
-@pytest.fixture
-def mesh(spawn_procs: Spawn) -> ProcMesh:
-    procs = spawn_procs({"gpus": 2}, name="workers")
-    procs.initialized.get()
-    return procs
-
-
 def recordings() -> int:
     (count,) = query("SELECT count(*) FROM recordings", PATIENCE_S).rows[0]
     return count

@@ -31,13 +31,14 @@ from monarch.actor import (
     span,
 )
 from monarch.job import JobState
-from monarch.observe import QueryError, QueryResult, query, snapshot
+from monarch.observe import QueryError, query, snapshot
 from tests.conftest import Faults
 from tests.integration.callers import Ring
 from tests.integration.commands import monarch
 from tests.integration.failing_actors import Faulty
-from tests.integration.gates import Gate, GateKeeper, gate_in
+from tests.integration.gates import Gate, GateKeeper
 from tests.integration.sample_actors import Echo, Printer
+from tests.integration.telemetry.asking import ask
 from tests.integration.worker_actors import WorkerActor
 from tests.workers import PATIENCE_S, TRUST_ALL, workers
 
@@ -57,20 +58,6 @@ def mesh(spawn_procs: Spawn) -> ProcMesh:
     procs = spawn_procs({"gpus": 4}, name="workers")
     procs.initialized.get()
     return procs
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[GateKeeper]:
-    """A gate that ranks can be held at."""
-    with gate_in(tmp_path) as keeper:
-        yield keeper
-
-
-def ask(sql: str, timeout: float = PATIENCE_S) -> QueryResult:
-    """A query whose answer is whole."""
-    found = query(sql, timeout)
-    assert found.missing == ()
-    return found
 
 
 def until(sql: str, rows: list[tuple[object, ...]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -14,7 +14,7 @@ from monarch.actor import Actor, ProcMesh, endpoint, span
 from monarch.observe import QueryError, query, query_file, query_tables, record_to
 from tests.integration.commands import monarch
 from tests.integration.failing_actors import Faulty
-from tests.integration.gates import GateKeeper, gate_in
+from tests.integration.gates import GateKeeper
 from tests.workers import PATIENCE_S
 
 pytestmark = pytest.mark.slow
@@ -28,20 +28,6 @@ class Worker(Actor):
     def work(self, what: str) -> None:
         with span("load"):
             print(what)
-
-
-@pytest.fixture
-def mesh(spawn_procs: Spawn) -> ProcMesh:
-    procs = spawn_procs({"gpus": 2}, name="workers")
-    procs.initialized.get()
-    return procs
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[GateKeeper]:
-    """A gate that ranks can be held at."""
-    with gate_in(tmp_path) as keeper:
-        yield keeper
 
 
 def test_a_recording_answers_the_queries_of_the_session(mesh: ProcMesh, tmp_path: Path) -> None:

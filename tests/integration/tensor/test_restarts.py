@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,27 +13,13 @@ import torch
 
 import monarch
 from monarch.actor import ProcMesh, RestartedError, SupervisionError
-from monarch.observe import RankRestarting, on_change
+from monarch.observe import RankRestarting
 from monarch.supervision import Restart
 from tests.integration.tensor.conftest import TORCH
 
 pytestmark = pytest.mark.slow
 
 Restarts = queue.SimpleQueue[RankRestarting]
-
-
-@pytest.fixture
-def restarts() -> Iterator[Restarts]:
-    """The restarts of which this process is told."""
-    heard: Restarts = queue.SimpleQueue()
-
-    def listen(change: object) -> None:
-        if isinstance(change, RankRestarting):
-            heard.put(change)
-
-    end = on_change(listen)
-    yield heard
-    end()
 
 
 @pytest.fixture

@@ -16,18 +16,11 @@ from monarch.testing import FaultInjected, MessageLostError, faults
 from tests.conftest import Faults
 from tests.integration.callers import Ring
 from tests.integration.failing_actors import Faulty
-from tests.integration.gates import GateKeeper, gate_in
+from tests.integration.gates import GateKeeper
 from tests.integration.sample_actors import Echo, Recorder
 
 Spawn = Callable[..., ProcMesh]
 LATER = 60.0
-
-
-@pytest.fixture
-def gate(tmp_path: Any) -> Iterator[GateKeeper]:
-    """A gate that ranks can be held at."""
-    with gate_in(tmp_path) as keeper:
-        yield keeper
 
 
 @pytest.fixture(autouse=True)

@@ -42,7 +42,7 @@ class Keeper:
         self.step()
 
     def step(self) -> None:
-        """Handle what is ready, as the agent's loop does; waits for something."""
+        """Handle ready connections, as the agent's loop does; wait until one is ready."""
         ready = self.selector.select(PATIENCE_S)
         assert ready
         for key, _ in ready:

@@ -73,7 +73,7 @@ class SocketKeeper(Part):
         rank.apply(data, [socket.socket(fileno=fd) for fd in fds])
 
     def _on_end(self, rank: _Rank) -> None:
-        """The process has ended: from now on nobody else reads from its connections."""
+        """Read from the connections of an ended process until their peers close them."""
         self._selector.unregister(rank.connection)
         rank.connection.close()
         rank.closes_at = time.monotonic() + LINGER_S

@@ -204,7 +204,7 @@ class Remote:
     def _with_workers(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], use: Callable[[Any, Any], T]
     ) -> T:
-        """Call an adverb of the endpoint that runs functions, with what it is sent."""
+        """Call an adverb of the endpoint that runs functions. `use` takes it and the message."""
         channel, found = self._begin(args, kwargs)
         channel.check_values(one.number for one in found.handles)
         message = self._message(channel, found)

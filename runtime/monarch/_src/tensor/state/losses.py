@@ -50,7 +50,7 @@ class Losses:
         self.is_any = True
 
     def take_up(self, next_number: int) -> set[int]:
-        """Enter all that was noted. Returns the ranks that lack a part of what they were sent.
+        """Enter all that was noted. Returns the ranks that have lost messages.
 
         `next_number`: of the next tensor. Tensors below it count as lost on a rank that restarts.
         """

@@ -18,7 +18,7 @@ class Source(enum.Flag):
     AGENT = enum.auto()  # each host agent
     PROCESSES = enum.auto()  # each rank, and the client
     STACKS = enum.auto()  # py-spy, which an agent runs on its ranks
-    STORED = enum.auto()  # the admin server, of what it was asked to store
+    STORED = enum.auto()  # the admin server, for stored stacks
 
 
 class Column(msgspec.Struct, frozen=True):
