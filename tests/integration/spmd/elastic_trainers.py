@@ -11,6 +11,7 @@ from typing import Any
 from monarch._src.spmd.rank_watch import active
 from monarch.actor import context, endpoint
 from monarch.spmd import ElasticActor
+from tests.integration.gates import Gate
 
 WIDTH = 4
 
@@ -89,6 +90,12 @@ class Fitter(ElasticActor):
             self.world_sizes.append(self.world.size)
             self.step += 1
             self.die_if_told(f"after{self.step}")
+
+    @endpoint
+    def train_at(self, gate: Gate, until: int) -> None:
+        """Train up to that step, behind a gate."""
+        gate.pass_through()
+        self._train(until)
 
     @endpoint
     def train_until_replicas(self, count: int) -> int:

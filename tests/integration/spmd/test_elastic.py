@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +16,10 @@ import pytest
 
 from monarch.actor import ActorError, MeshStoppedError, ProcMesh, this_host
 from monarch.job import ProcessJob
+from monarch.session import attach
 from monarch.spmd import ElasticMesh, RecoveryError
+from tests.fault.keepers import keeper, kept_name
+from tests.integration.gates import GateKeeper
 from tests.integration.spmd.elastic_trainers import Fitter, Holder, Saver, Sharded
 from tests.integration.spmd.trainers import TORCH
 
@@ -395,3 +400,35 @@ def expected(begun: list[float], ranks: int) -> list[float]:
         weights = weights - 0.05 * momentum
     found: list[float] = weights.tolist()
     return found
+
+
+TRAINS = f"""
+    from monarch.spmd import ElasticMesh
+    from tests.integration.spmd.elastic_trainers import Fitter
+
+    def spawn(replica):
+        return this_host().spawn_procs({{"gpus": 2}}, name="trainers", preload={TORCH!r})
+
+    training = ElasticMesh(spawn, Fitter, args=(sys.argv[2],))
+    begun = training.run("train", 0)[0][1]
+    keep(name)
+"""
+
+
+def test_a_training_in_a_kept_session_finishes_its_call_when_its_client_is_killed(
+    tmp_path: Path, own_base_directory: Path, gate: GateKeeper
+) -> None:
+    with (
+        kept_name(own_base_directory) as name,
+        keeper(tmp_path, name, TRAINS, str(tmp_path)) as first,
+    ):
+        begun = json.loads(first.value("begun"))
+        passes = f"Gate({gate.gate.entered!r}, {gate.gate.leave!r})"
+        first.program.say(f"training.run('train_at', {passes}, {STEPS})")
+        gate.wait_entered(2)
+        first.program.signal(signal.SIGKILL)
+        assert first.program.end()[0] == -signal.SIGKILL
+        gate.open(2)
+        trainer = attach(name)["trainer"]
+        found = list(trainer.train.call(STEPS).get().values())
+        assert weights_of(found) == pytest.approx(expected(begun, ranks=2), abs=1e-5)

@@ -30,6 +30,7 @@ BOARD_BYTES = 32  # of a name on the status board
         ("", "setup", "setup"),
         ("", None, ""),
         ("Trainer", "elastic_run", "the training of Trainer"),
+        ("the training", "elastic_run", "the training"),
         ("Trainer", "elastic", "Trainer.elastic"),
     ],
 )

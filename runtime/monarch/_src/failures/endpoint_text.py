@@ -29,6 +29,6 @@ def endpoint_text(actor_class: str, endpoint: str | None) -> str:
     """
     if not actor_class:
         return endpoint or ""
-    if endpoint in OF_TRAINING:
+    if endpoint in OF_TRAINING and not is_label(actor_class):
         return f"the training of {actor_class}"
     return f"{actor_class}.{endpoint}" if endpoint and not is_label(actor_class) else actor_class

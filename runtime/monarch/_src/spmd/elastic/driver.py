@@ -68,6 +68,17 @@ class Recovery(msgspec.Struct, frozen=True):
     from_peers: int
     from_checkpoint: bool
 
+    def __str__(self) -> str:
+        """`the training goes on with 3 ranks from step 5, 0.61 s after this: ...`."""
+        ranks = "1 rank" if self.ranks == 1 else f"{self.ranks} ranks"
+        source = f"{'the checkpoint of ' if self.from_checkpoint else ''}step {self.step}"
+        if not self.why:
+            return f"the training begins with {ranks} at {source}"
+        return (
+            f"the training goes on with {ranks} from {source}, "
+            f"{self.seconds:.2f} s after this: {self.why}"
+        )
+
 
 class Groups(msgspec.Struct, frozen=True):
     """How groups are made: see `ElasticMesh`."""
@@ -351,10 +362,7 @@ class ElasticDriver:
         if self._on_formed is not None:
             self._on_formed(formed)
         elif why:
-            log.warning(
-                "the training goes on with %d ranks from step %d, %.2f s after this: %s",
-                len(members), self.rounds.step, took, why,
-            )  # fmt: skip
+            log.warning("%s", formed)
 
     # --- calls ------------------------------------------------------------------------------------
 

@@ -145,8 +145,4 @@ def _rank_class() -> type[Any]:
 def _tell_of(formed: Recovery) -> None:
     """Tell a person of a recovery."""
     if formed.why:
-        source = "the checkpoint" if formed.from_checkpoint else f"step {formed.step}"
-        sys.stderr.write(
-            f"monarch torchrun: {formed.why}; {formed.ranks} ranks go on from {source}, "
-            f"{formed.seconds:.2f} s later\n"
-        )
+        sys.stderr.write(f"monarch torchrun: {formed}\n")
