@@ -150,7 +150,9 @@ def test_an_owner_that_handles_a_failure_lives_and_calls_what_is_left(
     assert children.fine.call().get(timeout=60).values() == ["fine", "fine"]
     parent.provoke.call_one(how).get()
     gate.wait_entered()
-    with pytest.raises(SupervisionError, match=r"children\[gpus=1\].*" + said):
+    # This process learns of the death before its call or after it.
+    later = said.replace("died while", "died (earlier, )?while")
+    with pytest.raises(SupervisionError, match=r"children\[gpus=1\].*" + later):
         children.slice(gpus=1).fine.call_one().get(timeout=60)
     assert parent.fine.call_one().get(timeout=60) == "parent is fine"
     (line,) = path.read_text().splitlines()

@@ -69,13 +69,6 @@ def test_a_slice_and_a_part_in_a_variable_take_their_own_parts(kernel: Kernel) -
             ),
         ),
         (
-            "--push length --scatter batch",
-            (
-                "scatter: batch has 3 rows, which the 2 ranks of workers do not divide: give it 2 "
-                "or 4, or push all of it and let each rank take its own"
-            ),
-        ),
-        (
             "--push lock",
             (
                 "push: lock, a lock, cannot be sent to another process: cannot pickle "

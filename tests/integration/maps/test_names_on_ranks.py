@@ -163,12 +163,26 @@ def one_line(call: Callable[[], object], kind: type[Exception]) -> str:
     return text
 
 
-def test_rows_that_do_not_divide_bind_nothing(workers: ProcMesh) -> None:
-    assert one_line(lambda: workers.scatter(good=[1, 2, 3, 4], batch=[0] * 10), ValueError) == (
-        "scatter: batch has 10 rows, which the 4 ranks of workers do not divide: give it 8 or 12, "
-        "or push all of it and let each rank take its own"
-    )
-    assert names(workers) == [[]] * 4
+@pytest.mark.parametrize(
+    ("rows", "sizes", "text"),
+    [
+        (10, [3, 3, 2, 2], "10 rows for 4 ranks of workers: 3 on gpus=0..1, and 2 on gpus=2..3"),
+        (3, [1, 1, 1, 0], "3 rows for 4 ranks of workers: 1 on gpus=0..2, and none on gpus=3"),
+    ],
+)
+def test_rows_that_do_not_divide_are_shared_and_the_shares_are_said(
+    workers: ProcMesh,
+    caplog: pytest.LogCaptureFixture,
+    rows: int,
+    sizes: list[int],
+    text: str,
+) -> None:
+    value = list(range(rows))
+    workers.scatter(even=[1, 2, 3, 4], batch=value)
+    assert [len(part) for part in workers.pull("batch").values()] == sizes
+    assert workers.pull("batch", join=True) == value
+    (record,) = caplog.records
+    assert record.getMessage() == f"scatter: batch has {text}"
 
 
 def test_a_value_that_cannot_be_pickled_is_named_and_nothing_is_bound(workers: ProcMesh) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import sys
 import weakref
 from typing import Any
 
@@ -269,3 +270,30 @@ def test_numpy_has_the_values_over_the_dims_of_the_mesh() -> None:
     assert float(np.mean(rows)) == 0.5  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="inhomogeneous"):
         np.asarray(ValueMesh(Extent(["gpus"], [2]), [[1], [1, 2]]))
+
+
+def test_pandas_has_a_row_for_each_rank_indexed_by_the_dims() -> None:
+    losses = ValueMesh(Extent(["hosts", "gpus"], [2, 2]), [0.5, 1.5, 2.5, 3.5])
+    frame = losses.to_pandas()
+    assert frame.loc[(1, 0), "value"] == 2.5
+    assert frame.groupby("hosts")["value"].mean().tolist() == [1.0, 3.0]
+    one = losses.slice(hosts=1).to_pandas()
+    assert (one.index.name, one["value"].to_dict()) == ("gpus", {0: 2.5, 1: 3.5})
+    assert losses.slice(hosts=1, gpus=1).to_pandas()["value"].tolist() == [3.5]
+
+
+def test_mappings_have_their_keys_as_columns_and_other_values_stay_whole() -> None:
+    gpus = Extent(["gpus"], [2])
+    metrics = ValueMesh(gpus, [{"loss": 0.5, "lr": 1e-3}, {"loss": 0.25}])
+    frame = metrics.to_pandas()
+    assert list(frame.columns) == ["loss", "lr"]
+    assert frame["loss"].tolist() == [0.5, 0.25]
+    assert frame["lr"].isna().tolist() == [False, True]
+    assert ValueMesh(gpus, [[1, 2], [3]]).to_pandas()["value"].tolist() == [[1, 2], [3]]
+    assert ValueMesh(gpus, [{"a": 1}, 2]).to_pandas()["value"].tolist() == [{"a": 1}, 2]
+
+
+def test_without_pandas_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match=r"pip install pandas, or use items\(\)"):
+        ValueMesh(Extent(["gpus"], [1]), [1]).to_pandas()

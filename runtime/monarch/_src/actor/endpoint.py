@@ -27,7 +27,7 @@ import msgspec
 
 from monarch._src.actor.method_declaration import MethodDeclaration
 from monarch._src.failures.report import Undeliverable
-from monarch._src.shape import MeshTrait, Region
+from monarch._src.shape import IndexedMesh, Region
 
 if TYPE_CHECKING:
     from monarch._src.actor.call.call import Endpoint
@@ -162,7 +162,7 @@ class _Logger:
         return logging.getLogger(f"{owner.__module__}.{owner.__qualname__}")
 
 
-class Actor(MeshTrait):
+class Actor(IndexedMesh):
     """Base of actor classes. Methods marked `@endpoint` can be called from other processes.
 
     An actor whose endpoints are all plain `def` is a sync actor: it runs on its own thread and may

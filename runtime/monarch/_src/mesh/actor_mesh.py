@@ -28,7 +28,7 @@ from monarch._src.errors import MeshStoppedError, SupervisionError
 from monarch._src.failures.endpoint_text import is_label
 from monarch._src.failures.report import RankFailure, at_text, for_mesh, points_text, shown_point
 from monarch._src.net.local.interrupt import uninterrupted
-from monarch._src.shape import MeshTrait, Region
+from monarch._src.shape import IndexedMesh, Region
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.ids import AGENT
 from monarch._src.wire.messages import OK, ForgetActors, KeptActors, StopActor
@@ -147,7 +147,7 @@ DESCRIBING = ("class_name", "name", "procs", "region", "uid")
 """Attributes of `CallTarget` that a mesh has too, unless an endpoint or method has that name."""
 
 
-class ActorMesh(MeshTrait):
+class ActorMesh(IndexedMesh):
     """A mesh of actors. Its endpoints are attributes; see `Endpoint` for how to call them.
 
     Besides the endpoints it has the methods of every mesh, `initialized` and `stop`. The attributes

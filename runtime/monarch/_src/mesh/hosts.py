@@ -15,12 +15,12 @@ from monarch._src.mesh.client import current_session, shutdown_context
 from monarch._src.mesh.spawning import host_text, when_all_done
 from monarch._src.net.local.leader import SHUT_DOWN
 from monarch._src.net.local.waitable import RuntimeEnded
-from monarch._src.shape import Extent, MeshTrait, Region
+from monarch._src.shape import Extent, IndexedMesh, Region
 from monarch._src.wire.ids import host_of_site, number_of
 from monarch._src.wire.messages import HostsPlace, Shutdown
 
 
-class Hosts(MeshTrait):
+class Hosts(IndexedMesh):
     """The base of HostMesh: its hosts, whether they are there, and their end."""
 
     def __init__(

@@ -74,7 +74,7 @@ from monarch._src.mesh.spawning import (
 from monarch._src.mesh.tensor_methods import HasTensors
 from monarch._src.net.local.leader import FORKED
 from monarch._src.net.local.waitable import RuntimeEnded
-from monarch._src.shape import Extent, NDSlice, Region
+from monarch._src.shape import Extent, IndexedMesh, NDSlice, Region
 from monarch._src.wire.ids import parse_proc_node
 from monarch._src.wire.messages import (
     Bootstrap,
@@ -283,7 +283,9 @@ class HostMesh(Hosts):
         return HostMesh, (self._region, self._python, self._sites, self._name)
 
 
-class ProcMesh(SpawnsActors, MapsItems, HasNamespace, ChoosesOutput, HasProcessGroups, HasTensors):
+class ProcMesh(
+    SpawnsActors, MapsItems, HasNamespace, ChoosesOutput, HasProcessGroups, HasTensors, IndexedMesh
+):
     """A mesh of processes, on which actors are spawned. `HostMesh.spawn_procs` makes it."""
 
     def __init__(

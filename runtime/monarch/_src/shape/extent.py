@@ -233,7 +233,8 @@ class Point(Mapping[str, int]):
             return NotImplemented
         return self._rank == other._rank and self._extent == other._extent
 
-    __hash__ = None  # pyright: ignore[reportAssignmentType] - unhashable, as in Monarch
+    def __hash__(self) -> int:
+        return hash((self._rank, self._extent))
 
     def __reduce__(self) -> tuple[object, ...]:
         return Point, (self._rank, self._extent)

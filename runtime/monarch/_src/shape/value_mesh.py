@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from itertools import islice
 from operator import index as as_int
 from reprlib import Repr
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from monarch._src.shape.coordinates import Coordinates, coordinates_of
 from monarch._src.shape.extent import Extent, Point, Region
@@ -187,6 +188,36 @@ class ValueMesh(MeshTrait, Generic[_R]):
         numpy: Any = sys.modules["numpy"]  # which calls this method
         found = numpy.asarray(self.values(), dtype)
         return found.reshape((*self._region.sizes.values(), *found.shape[1:]))
+
+    def to_pandas(self) -> Any:
+        """The values as a pandas DataFrame with a row for each rank, indexed by the dims.
+
+        Values that are mappings, such as the metrics of a step, have their keys as columns; all
+        others are in a column `value`.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        try:
+            pandas: Any = import_module("pandas")
+        except ModuleNotFoundError as error:
+            if error.name != "pandas":
+                raise
+            raise ImportError(
+                "to_pandas() needs pandas, which is not installed; pip install pandas, or use "
+                "items()"
+            ) from None
+        values, extent = self.values(), self._region.extent
+        if all(isinstance(value, Mapping) for value in values):
+            frame = pandas.DataFrame.from_records([dict(cast("Any", value)) for value in values])
+        else:
+            frame = pandas.DataFrame({"value": pandas.Series(values)})
+        if extent:
+            places = [tuple(point.values()) for point in extent.points()]
+            frame.index = pandas.MultiIndex.from_tuples(places, names=extent.labels)
+            if len(extent) == 1:
+                frame.index = frame.index.get_level_values(0)
+        return frame
 
     def _read(self) -> Iterator[_R]:
         ranks = self._region.ranks()

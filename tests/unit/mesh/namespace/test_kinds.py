@@ -42,7 +42,7 @@ def travelled(value: Any) -> Any:
 
 
 def there_and_back(value: Any, parts: int = 3) -> Any:
-    cuts = [travelled(part) for part in cut("x", value, parts, "workers")]
+    cuts = [travelled(part) for part in cut("x", value, parts)]
     return join("x", [travelled(part) for part in cuts], place)
 
 
@@ -539,7 +539,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_value_that_would_lose_something_is_refused(name: str) -> None:
     value, text = REFUSED[name]
-    told = refusal(lambda: cut("batch", value, 2, "workers"))
+    told = refusal(lambda: cut("batch", value, 2))
     assert told.startswith(
         ("scatter: batch, " if text.startswith("of") else "scatter: batch ") + text
     )
@@ -551,7 +551,7 @@ def test_a_value_that_would_lose_something_is_refused(name: str) -> None:
 
 
 def test_an_error_names_the_remedy() -> None:
-    assert refusal(lambda: cut("x", with_unit(WithUnit), 2, "workers")) == (
+    assert refusal(lambda: cut("x", with_unit(WithUnit), 2)) == (
         "scatter: x, of type WithUnit, has attributes (unit) for which numpy.concatenate has no "
         "rule: give WithUnit an __array_function__ with one, or give a value without them, or push "
         "all of it and let each rank take its own"
@@ -565,7 +565,7 @@ def test_an_error_names_the_remedy() -> None:
 def test_a_property_that_a_library_loses_is_told() -> None:
     with_source = OwnFrame({"a": range(6)})
     with_source.source = "disk"  # pyright: ignore[reportAttributeAccessIssue]
-    parts = cut("x", with_source, 2, "workers")
+    parts = cut("x", with_source, 2)
     assert [part.source for part in parts] == ["disk", "disk"]
     told = refusal(lambda: join("x", parts, place))
     assert told.startswith("pull: x has the source disk and would get the source None: ")

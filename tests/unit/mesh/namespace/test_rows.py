@@ -9,8 +9,10 @@ import numpy
 import pandas
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from monarch._src.mesh.namespace.rows import cut, join
+from monarch._src.mesh.namespace.rows import cut, join, part_sizes
 
 NUMBERS = numpy.arange(12.0).reshape(6, 2)
 FRAME = pandas.DataFrame({"a": range(6), "b": list("uvwxyz")}, index=[9, 9, 3, 4, 5, 6])
@@ -35,7 +37,7 @@ def as_list(value: Any) -> Any:
     ids=["array", "column", "tensor", "frame", "series", "list", "tuple", "nothing"],
 )  # fmt: skip
 def test_what_was_cut_is_joined_to_the_same(value: Any) -> None:
-    parts = cut("x", value, 3, "workers")
+    parts = cut("x", value, 3)
     assert [len(part) for part in parts] == [len(value) // 3] * 3
     assert {type(part) for part in parts} == {type(value)}
     joined = join("x", parts, place)
@@ -44,22 +46,17 @@ def test_what_was_cut_is_joined_to_the_same(value: Any) -> None:
 
 
 def test_the_parts_of_an_array_are_views_of_it() -> None:
-    assert all(numpy.shares_memory(part, NUMBERS) for part in cut("x", NUMBERS, 2, "workers"))
+    assert all(numpy.shares_memory(part, NUMBERS) for part in cut("x", NUMBERS, 2))
 
 
-@pytest.mark.parametrize(
-    ("rows", "advice"),
-    [(7, "give it 4 or 8, or push"), (9, "give it 8 or 12, or push"), (3, "give it 4, or push"),
-     (4001, "give it 4,000 or 4,004, or push")],
-)  # fmt: skip
-def test_rows_that_do_not_divide_are_refused_with_the_numbers_that_do(
-    rows: int, advice: str
-) -> None:
-    with pytest.raises(ValueError, match=r"^scatter: batch has ") as raised:
-        cut("batch", numpy.zeros((rows, 2)), 4, "workers")
-    text = str(raised.value)
-    assert f"{rows:,} rows, which the 4 ranks of workers do not divide: {advice}" in text
-    assert "\n" not in text
+@given(st.integers(0, 60), st.integers(1, 9))
+def test_rows_are_shared_as_numpy_shares_them(rows: int, parts: int) -> None:
+    value = numpy.arange(rows)
+    found = cut("batch", value, parts)
+    expected = numpy.array_split(value, parts)
+    assert [part.tolist() for part in found] == [part.tolist() for part in expected]
+    assert [len(part) for part in found] == part_sizes(rows, parts)
+    assert join("batch", found, place).tolist() == value.tolist()
 
 
 @pytest.mark.parametrize(
@@ -67,7 +64,7 @@ def test_rows_that_do_not_divide_are_refused_with_the_numbers_that_do(
 )
 def test_what_has_no_rows_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match=r"^scatter: x is of type \w+ and has no rows: give an arr"):
-        cut("x", value, 2, "workers")
+        cut("x", value, 2)
 
 
 def test_values_of_different_types_are_not_joined() -> None:

@@ -6,6 +6,7 @@ Runs in: any process, on the calling thread.
 from __future__ import annotations
 
 import keyword
+import logging
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from monarch._src.shape import MeshTrait, ValueMesh
 
 if TYPE_CHECKING:
     from monarch._src.mesh.namespace.actor import Namespace
+
+log = logging.getLogger("monarch.mesh")
 
 _OF_RANKS = ("rank", "point")  # bound on each rank by the runner of cells
 
@@ -55,29 +58,33 @@ class HasNamespace(MeshTrait):
             self._bind("push", values, None)
 
     def scatter(self, /, **values: Any) -> None:
-        """Bind an equal part of each value to its name on every rank, in order of ranks.
+        """Bind a part of each value to its name on every rank, in order of ranks.
 
         The parts are consecutive rows along the first axis of an array, a tensor or a data frame,
         or consecutive items of a list. They have the class and the properties of the value, such
-        as a mask, a time zone or categories.
+        as a mask, a time zone or categories. If the ranks do not divide the rows, the first ranks
+        have one row more than the others, and a warning says so.
 
         Raises:
             TypeError: a value without rows, one whose class a part would lose, one that cannot be
                 pickled, or no value.
-            ValueError: the ranks do not divide the rows, a part would lose a property of the value,
-                or a name that cannot be bound.
+            ValueError: a part would lose a property of the value, or a name that cannot be bound.
             SupervisionError: a rank has died. In each of these cases no name is bound on any rank.
         """
-        from monarch._src.mesh.namespace.rows import cut
+        from monarch._src.mesh.namespace.rows import cut, row_count
 
         _check_names("scatter", values)
         count = len(self._region)
         parts: list[dict[str, Any]] = [{} for _ in range(count)]
         for name, value in values.items():
-            for own, part in zip(parts, cut(name, value, count, self._text()), strict=True):
+            for own, part in zip(parts, cut(name, value, count), strict=True):
                 own[name] = part
         with transfer_span(f"scatter {', '.join(values)} over {self.name}"):
             self._bind("scatter", values, parts)
+        for name, value in values.items():
+            rows = row_count(value)
+            if rows % count:
+                log.warning("%s", _uneven_text(name, rows, self._where(), self.name))
 
     def pull(self, name: str, *, join: bool = False) -> Any:
         """The values that this name has on the ranks.
@@ -163,6 +170,16 @@ class HasNamespace(MeshTrait):
         """`workers`, or `workers[gpus=3]` for one rank."""
         where = self._where()
         return self.name + (at_text(where[0]) if len(where) == 1 else "")
+
+
+def _uneven_text(name: str, rows: int, where: Sequence[dict[str, int]], mesh: str) -> str:
+    """The numbers of rows of the ranks at these points, if they differ."""
+    size, more = divmod(rows, len(where))
+    first, others = ([(at, mesh) for at in part] for part in (where[:more], where[more:]))
+    return (
+        f"scatter: {name} has {rows:,} rows for {len(where):,} ranks of {mesh}: {size + 1:,} on "
+        f"{points_text(first)}, and {size or 'none'} on {points_text(others)}"
+    )
 
 
 def _check_names(method: str, values: Mapping[str, Any]) -> None:

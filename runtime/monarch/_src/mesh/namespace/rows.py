@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from itertools import accumulate
 from typing import Any, TypeVar
 
 from monarch._src.mesh.namespace import (
@@ -52,25 +53,24 @@ _WITHOUT_ROWS: tuple[type[Any], ...] = (str, Mapping, Set, type)
 _T = TypeVar("_T")
 
 
-def cut(name: str, value: Any, parts: int, of: str) -> list[Any]:
-    """The value in equal parts along its first axis, each with consecutive rows.
+def part_sizes(rows: int, parts: int) -> list[int]:
+    """The number of rows of each part: equal, or one more in the first of them."""
+    size, rest = divmod(rows, parts)
+    return [size + (at < rest) for at in range(parts)]
 
-    The parts of an array, tensor or data frame are views of it. `of`: the mesh, for errors.
+
+def cut(name: str, value: Any, parts: int) -> list[Any]:
+    """The value in parts along its first axis, each with consecutive rows; see `part_sizes`.
+
+    The parts of an array, tensor or data frame are views of it.
 
     Raises:
         TypeError: the value has no rows, or its class would be lost.
-        ValueError: the parts would not be equal, or a property of the value would be lost.
+        ValueError: a property of the value would be lost.
     """
     kind = _kind_of("scatter", name, value)
-    rows = _count(value)
-    size, rest = divmod(rows, parts)
-    if rest:
-        fewer = f"{rows - rest:,} or " if size else ""
-        raise ValueError(
-            f"scatter: {name} has {rows:,} rows, which the {parts:,} ranks of {of} do not divide: "
-            f"give it {fewer}{rows - rest + parts:,}, {_INSTEAD['scatter']}"
-        )
-    bounds = [(at * size, (at + 1) * size) for at in range(parts)]
+    ends = list(accumulate(part_sizes(row_count(value), parts)))
+    bounds = list(zip([0, *ends], ends, strict=False))
     cuts = _tried("scatter", name, lambda: [kind.cut(value, *bound) for bound in bounds])
     _check_kept("scatter", name, kind, value, cuts[0])
     return cuts
@@ -135,7 +135,8 @@ def _has_rows(value: Any) -> bool:
     return hasattr(value, "__len__") and not isinstance(value, _WITHOUT_ROWS)
 
 
-def _count(value: Any) -> int:
+def row_count(value: Any) -> int:
+    """The number of rows of a value that `cut` takes."""
     shape: Any = getattr(value, "shape", None)
     return int(shape[0]) if shape else len(value)  # scipy's matrices have no length
 
