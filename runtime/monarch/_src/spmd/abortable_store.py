@@ -16,6 +16,7 @@ from typing import Any
 
 from monarch._src.spmd.collective_errors import StoreEndedError
 from monarch._src.spmd.forwarding_store import forwarding_store
+from monarch._src.spmd.torch_modules import torch_distributed
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.02
 
@@ -23,6 +24,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.02
 def abortable(inner: Any, ended: threading.Event, timeout: timedelta) -> Any:
     """A `torch.distributed.Store` over `inner`; at `ended` its waits raise StoreEndedError."""
     base: Any = forwarding_store()
+    dist = torch_distributed()
 
     class AbortableStore(base):
         """See the module."""
@@ -46,7 +48,10 @@ def abortable(inner: Any, ended: threading.Event, timeout: timedelta) -> Any:
                 if ended.wait(pause_s):
                     raise StoreEndedError("the process groups of this rank have ended")
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"no rank has set {', '.join(keys)} in {limit or timeout}")
+                    # Torch's own error, which its barrier at the store goes on after.
+                    raise dist.DistStoreError(
+                        f"no rank has set {', '.join(keys)} in {limit or timeout}"
+                    )
                 pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)
 
     return AbortableStore(inner)

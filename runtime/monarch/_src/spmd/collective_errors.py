@@ -25,8 +25,11 @@ _PEER_LEFT = re.compile(
 )
 
 
-class StoreEndedError(RuntimeError):
-    """A rank waited for a store, and the process groups of its process were ended."""
+class StoreEndedError(Exception):
+    """A rank waited for a store, and the process groups of its process were ended.
+
+    It is no RuntimeError: torch's barrier at a store goes on after one.
+    """
 
 
 class Failure(enum.Enum):

@@ -28,10 +28,16 @@ from monarch._src.mesh.device_mesh import (
     has_device_mesh,
     keep_device_mesh,
 )
-from monarch._src.spmd import gloo_sockets
+from monarch._src.spmd import gloo_sockets, group_making
 from monarch._src.spmd.abortable_store import abortable
 from monarch._src.spmd.group_plan import CPU, JoinPlan, RankLook, backend_names
-from monarch._src.spmd.rank_watch import RankWatch, call_state, calls_of_dead_ranks, note_open_calls
+from monarch._src.spmd.left_calls import (
+    call_state,
+    calls_of_dead_ranks,
+    note_absence,
+    note_death,
+)
+from monarch._src.spmd.rank_watch import RankWatch
 from monarch._src.spmd.rendezvous import (
     FilePlace,
     StoreServer,
@@ -171,6 +177,7 @@ class GroupMember(Actor):
     def _renew_watch(self) -> RankWatch:
         self._watch = RankWatch(self._first + self._rank, self._report, self._report_end)
         self._watch.begin()
+        group_making.install()
         return self._watch
 
     def _report(self, absence: Absence) -> None:
@@ -209,6 +216,7 @@ class GroupMember(Actor):
         self._note_absence(absence)
 
     def _note_absence(self, absence: Absence) -> None:
+        note_absence(absence)
         if self._watch is None or not self._watch.is_active:
             return
         self._watch.state.on_absence(absence, time.monotonic())
@@ -227,15 +235,16 @@ class GroupMember(Actor):
 
     @endpoint
     async def on_groups_ended(
-        self, why: str, place: FilePlace | TcpPlace | None = None, *, mesh_size: int = 0
-    ) -> None:
+        self, why: str, place: FilePlace | TcpPlace | None = None, *, mesh_size: int = 0,
+        gone: int = 0,
+    ) -> None:  # fmt: skip
         """A peer has died, or has found that a collective waits in vain.
 
         `place`: of the group that has ended. This rank may have joined the next one already.
-        `mesh_size`: of the mesh in which a rank has died; 0 if none has.
+        `mesh_size`: of the mesh in which rank `gone` has died; 0 if none has.
         """
         if mesh_size:
-            note_open_calls(mesh_size)
+            note_death(mesh_size, gone)
         if self._watch is not None and place in (None, self._place):
             self._watch.end_groups(why)
 
@@ -332,9 +341,11 @@ class GroupMember(Actor):
     def _join(self, plan: JoinPlan, watch: RankWatch, threads: list[int]) -> None:
         """Join on this thread, whose identifier is added to `threads`."""
         threads.append(threading.get_ident())
+        watch.is_joining = True
         try:
             self._join_here(plan, watch)
         finally:
+            watch.is_joining = False
             threads.clear()  # first: another thread may get this identifier
             gloo_sockets.abandoned.discard(threading.get_ident())
 

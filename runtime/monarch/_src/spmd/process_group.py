@@ -82,7 +82,9 @@ class MeshWatch:
                 member = self.members.slice(**dict(extent.point_of_rank(position)))
                 try:
                     # A call, since it is no failure if that rank ends before it.
-                    member.on_groups_ended.call(why, mesh_size=len(self._region))
+                    member.on_groups_ended.call(
+                        why, mesh_size=len(self._region), gone=event.failure.rank
+                    )
                 except Exception as error:
                     log.debug("rank %d was not told of %d: %s", position, gone, error)
 

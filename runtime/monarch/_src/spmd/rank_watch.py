@@ -8,27 +8,30 @@ Invariant: one watch is active in a process, and `groups_ended` of it is set onc
 from __future__ import annotations
 
 import logging
-import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from monarch._src.actor.hooks import ErrorExplainer
-from monarch._src.actor.run.mailbox import caller_of
-from monarch._src.actor.runtime import Runtime, runtime
+from monarch._src.actor.runtime import runtime
 from monarch._src.errors import CollectiveError
 from monarch._src.failures.report import RankFailure
 from monarch._src.spmd import gloo_sockets
 from monarch._src.spmd.collective_errors import Failure, failure_of, tells_of_peer
 from monarch._src.spmd.group_plan import CPU
-from monarch._src.spmd.state.group_watch import Absence, CallKey, CallState, Group, GroupWatch
+from monarch._src.spmd.left_calls import call_state, ranks_left
+from monarch._src.spmd.state.group_watch import (
+    MAKING,
+    Absence,
+    CallKey,
+    Group,
+    GroupWatch,
+)
 from monarch._src.spmd.torch_modules import distributed_c10d
 from monarch._src.wire.messages import Call
-
-if TYPE_CHECKING:
-    from monarch._src.actor.run.cell import ActorCell
 
 log = logging.getLogger("monarch.spmd")
 
@@ -58,6 +61,8 @@ class RankWatch:
         self.has_failed = False  # whether a collective of this rank has failed
         # The last call of each caller to each actor that this rank has left by an exception.
         self.reported: dict[tuple[str, int], Absence] = {}
+        self.is_joining = False  # whether the runtime makes the group for which this watch began
+        self._made: frozenset[int] = frozenset()  # the ranks of a group that is being made here
 
     def begin(self) -> None:
         """Become the watch of this process. Raises ModuleNotFoundError if torch is missing."""
@@ -92,9 +97,40 @@ class RankWatch:
             self._end()
             raise CollectiveError(why)
 
+    def before_making(self, size: int | None) -> None:
+        """Raise a CollectiveError if a group that this thread is about to make cannot be whole.
+
+        Once its groups have ended, a rank makes others in a default group of its own. That group is
+        watched as the first one was. It cannot be whole if it has more ranks than are left in the
+        call that makes it.
+
+        Args:
+            size: of a default group; None: the group belongs to the default group that there is.
+        """
+        if self.state.ended is None:
+            return
+        left = ranks_left()
+        if size is None or self.is_joining or (left is not None and size > left):
+            self.raise_if_ended()
+        self.state = GroupWatch(self.state.rank)
+        self.reason_known = threading.Event()
+        self.has_failed = False
+
+    @contextmanager
+    def making(self, ranks: Iterable[int]) -> Iterator[None]:
+        """A thread of this process makes a group, and waits for these ranks."""
+        before, self._made = self._made, frozenset(ranks)
+        try:
+            yield
+        finally:
+            self._made = before
+
     def check(self) -> str | None:
         """End the collectives of this rank if they wait in vain; returns the reason."""
-        why = self.state.check(groups(), call_state, time.monotonic())
+        here = groups()
+        if self._made:
+            here.append(Group(MAKING, self._made, _count_of_groups()))
+        why = self.state.check(here, call_state, time.monotonic())
         if why is not None:
             self._end()
         return why
@@ -124,16 +160,15 @@ class RankWatch:
         if why is not None:
             return error if failure is Failure.NONE else _explained(why, error)
         here = groups()
-        if here:
-            described: RankFailure = cell.describe(error, "endpoint", call.endpoint)
-            if failure is not Failure.NONE:
-                self._on_failed(_what(described), here)
-                return error
-            key = CallKey(caller, call.call, call.actor, call.endpoint)
-            begun = {group.name: group.begun for group in here}
-            absence = Absence(self.state.rank, key, begun, _what(described))
-            self.reported[caller, call.actor] = absence
-            self._report(absence)
+        described: RankFailure = cell.describe(error, "endpoint", call.endpoint)
+        if here and failure is not Failure.NONE:
+            self._on_failed(_what(described), here)
+            return error
+        key = CallKey(caller, call.call, call.actor, call.endpoint)
+        begun = {group.name: group.begun for group in here} | {MAKING: _count_of_groups()}
+        absence = Absence(self.state.rank, key, begun, _what(described))
+        self.reported[caller, call.actor] = absence
+        self._report(absence)
         return error
 
     def _lacks_reason(self, failure: Failure) -> bool:
@@ -227,6 +262,14 @@ def groups() -> list[Group]:
     return found
 
 
+def _count_of_groups() -> int:
+    """How many groups of the default group this rank has begun to make, the default one included.
+
+    Those that only their own ranks make (`use_local_synchronization`) do not count.
+    """
+    return int(distributed_c10d()._world.group_count)
+
+
 def _begun(group: Any) -> int:
     """How many collectives and messages this rank has begun in a group, on all its devices."""
     count = 0
@@ -262,56 +305,3 @@ def _abort(group: Any, backend: Any) -> None:
         backend.abort()
     except RuntimeError as error:  # a backend that cannot
         log.warning("the process group %s was not aborted: %s", group.group_name, error)
-
-
-_open_calls_of_dead_ranks: dict[CallKey, None] = {}
-"""Calls to a rank that has died, which had not ended here by then."""
-
-
-def note_open_calls(ranks: int) -> None:
-    """Keep the calls to that many ranks that have not ended here, as one of the ranks has died."""
-    for uid, item, _ in _calls():
-        call: Call = item[1]
-        if math.prod(call.sizes) == ranks:
-            key = CallKey(caller_of(item), call.call, uid, call.endpoint)
-            _open_calls_of_dead_ranks[key] = None
-
-
-def calls_of_dead_ranks() -> list[CallKey]:
-    """The calls that `note_open_calls` has kept, and that have not ended since."""
-    for key in list(_open_calls_of_dead_ranks):
-        if call_state(key) is CallState.ABSENT:
-            del _open_calls_of_dead_ranks[key]
-    return list(_open_calls_of_dead_ranks)
-
-
-def call_state(key: CallKey) -> CallState:
-    """Where that call is in this process."""
-    found = CallState.ABSENT
-    for uid, item, state in _calls():
-        if _is_call(key, uid, item):
-            if state is CallState.RUNNING:
-                return state
-            found = state
-    return found
-
-
-def _calls() -> Iterator[tuple[int, Any, CallState]]:
-    """The calls of each actor of the program in this process, with the number of the actor."""
-    run: Runtime = runtime()
-    for uid, cell in cast("list[tuple[int, ActorCell]]", list(run.cells.items())):
-        if getattr(cell.instance_object, "__monarch_watches__", False):
-            continue
-        # The mailbox first: a call that leaves it meanwhile is found among those that run.
-        queued = [item for item in cell.mailbox.items() if isinstance(item, tuple)]
-        for item in list(cell.running_calls.calls.values()):
-            yield uid, item, CallState.RUNNING
-        for item in queued:
-            yield uid, item, CallState.QUEUED
-
-
-def _is_call(key: CallKey, uid: int, item: Any) -> bool:
-    call: Call = item[1]
-    if key.number:
-        return call.call == key.number and caller_of(item) == key.caller
-    return uid == key.actor and call.endpoint == key.endpoint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from monarch._src.spmd.state.group_watch import (
+    MAKING,
     ON_ITS_WAY_S,
     Absence,
     CallKey,
@@ -36,6 +37,16 @@ def test_a_collective_that_a_rank_did_not_come_to_waits_in_vain() -> None:
     )
     assert watch.ended == "rank 3 raised ValueError, and did not come to collective 5"
     assert not watch.must_check
+
+
+def test_a_group_that_a_rank_did_not_come_to_make_is_made_in_vain() -> None:
+    watch = GroupWatch(0)
+    watch.on_absence(absence(**{MAKING: 1}), 0.0)
+    assert watch.check([group(1, MAKING)], runs_all, 0.0) is None  # made before it has raised
+    assert watch.check([group(2, MAKING, frozenset({0, 1}))], runs_all, 0.0) is None
+    assert watch.check([group(2, MAKING)], runs_all, 0.0) == (
+        "rank 3 raised ValueError, and did not come to make process group 2"
+    )
 
 
 def test_a_rank_that_raised_after_all_of_them_harms_no_group() -> None:

@@ -17,6 +17,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+MAKING = ""
+"""The name of the groups of a rank taken together: `begun` of it is how many it has begun to make.
+
+Of a `Group`, its ranks are those that this rank waits for while it makes one."""
 ON_ITS_WAY_S = 3.0  # how long the news of a call is kept before that call has come
 
 
@@ -98,7 +102,8 @@ class GroupWatch:
                 continue
             for group in groups:
                 if absence.rank in group.ranks and group.begun > absence.begun.get(group.name, 0):
-                    why = f"{absence.what}, and did not come to collective {group.begun}"
+                    missed = "make process group" if group.name == MAKING else "collective"
+                    why = f"{absence.what}, and did not come to {missed} {group.begun}"
                     self.on_peer_gone(why)
                     return why
         return None
