@@ -41,7 +41,8 @@ def why_not() -> str:
 class Cluster:
     """Nodes n0, n1, ... in the partition `main`, and others in smaller ones.
 
-    `cheap` is preempted by `main`; `paid` takes jobs of the account `payers` alone.
+    `cheap` is preempted by `main`, and so is `graced`, after a minute; `paid` takes jobs of the
+    account `payers` alone.
     """
 
     def __init__(self, folder: Path, nodes: int = NODES) -> None:
@@ -195,6 +196,7 @@ class Cluster:
         lines += [
             f"PartitionName=main Nodes={every} Default=YES State=UP PriorityTier=5",
             f"PartitionName=cheap Nodes={every} State=UP PriorityTier=1",
+            f"PartitionName=graced Nodes={every} State=UP PriorityTier=1 GraceTime=60",
             f"PartitionName=paid Nodes={every} State=UP AllowAccounts=payers",
         ]
         self.conf.write_text("\n".join([*lines, ""]))

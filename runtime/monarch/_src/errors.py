@@ -286,7 +286,7 @@ class CollectiveError(RuntimeError):
 
     `why` names that rank. The process groups of the rank that gets the error have ended. It takes
     the place of the error of torch's backend when an endpoint is left; inside the endpoint, code
-    sees the RuntimeError of the backend.
+    sees the RuntimeError of the backend, and this error where it makes a group.
     """
 
     def __init__(self, why: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -25,6 +26,7 @@ from monarch.actor import Actor, SupervisionError, endpoint, shutdown_context
 from monarch.job import JobError, SlurmJob, open_waits
 from monarch.job.spmd import serve
 from tests import slurm
+from tests.integration.gates import Gate, GateKeeper
 from tests.integration.programs import running
 from tests.leaks import processes
 
@@ -50,6 +52,26 @@ class Teller(Actor):
     @endpoint
     def wait(self) -> None:
         threading.Event().wait()
+
+    @endpoint
+    def save_at_sigterm(self, folder: str, gate: Gate) -> None:
+        """Wait for SIGTERM, whose handler saves in two steps, each behind the gate."""
+        node = os.environ["SLURMD_NODENAME"]
+        signals: list[int] = []
+
+        def save(number: int, _frame: Any) -> None:
+            signals.append(number)
+            if len(signals) > 1:  # Slurm sends two if it preempts a job without a grace
+                return
+            for step in range(2):
+                gate.pass_through()
+                Path(folder, f"{node} step {step}").touch()
+            raise SystemExit(0)
+
+        signal.signal(signal.SIGTERM, save)
+        gate.pass_through()
+        while True:
+            signal.pause()
 
     @endpoint
     def place(self) -> tuple[str, str]:
@@ -354,6 +376,46 @@ def test_a_preempted_job_ends_in_an_error_that_says_so(
     with pytest.raises(JobError, match=r"PREEMPTED.*preempted by a job of higher priority"):
         job.state(None)
     blocker.end()
+
+
+@pytest.mark.parametrize(
+    ("how", "partition", "said"),
+    [
+        ("cancelled", "main", r"has ended \(CANCELLED.*was cancelled"),
+        ("preempted", "cheap", r"has ended \(PREEMPTED.*job of higher priority"),
+        ("preempted with a grace", "graced", r"has ended \(PREEMPTED.*job of higher priority"),
+    ],
+)
+def test_ranks_of_a_job_that_ends_have_the_time_of_slurm_to_save_their_work(
+    cluster: slurm.Cluster, options: dict[str, Any], tmp_path: Path, gate: GateKeeper, faults: Any,
+    caplog: pytest.LogCaptureFixture, how: str, partition: str, said: str,
+) -> None:  # fmt: skip
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    job = SlurmJob({"trainers": 2}, partition=partition, **options)
+    procs = job.state(None).trainers.spawn_procs({"gpus": 1})
+    call = procs.spawn("teller", Teller).save_at_sigterm.call(str(saved), gate.gate)
+    gate.wait_entered(2)
+    gate.open(2)
+    blocker: list[slurm.Blocker] = []
+    if how == "cancelled":
+        cluster.command("scancel", str(job.slurm_job_id))
+    else:
+        blocks = threading.Thread(target=lambda: blocker.append(slurm.Blocker(cluster)))
+        blocks.start()
+    gate.wait_entered(2)
+    gate.open(4)  # both steps of both ranks
+    with pytest.raises(SupervisionError, match="SystemExit: 0"):
+        call.get(timeout=slurm.PATIENCE_S)
+    cluster.wait_for(lambda: re.search(said, caplog.text) is not None, "nothing was said")
+    assert sorted(path.name for path in saved.iterdir()) == [
+        "n0 step 0", "n0 step 1", "n1 step 0", "n1 step 1",
+    ]  # fmt: skip
+    with pytest.raises(JobError, match=said):
+        job.state(None)
+    if how != "cancelled":
+        blocks.join()
+        blocker[0].end()
 
 
 def test_a_job_that_reaches_its_time_limit_ends_in_an_error_that_says_so(

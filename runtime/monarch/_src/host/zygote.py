@@ -116,6 +116,9 @@ class Zygote:
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _on_child_signal)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # A scheduler sends it to all processes of a job; the agent ends this one, after the ranks.
+        # A handler, unlike SIG_IGN, is not inherited by programs.
+        signal.signal(signal.SIGTERM, _leave_to_agent)
         adopt_orphans()
         # Done once here: a fork pays most for the pages that it writes to.
         try:
@@ -336,6 +339,7 @@ class Zygote:
             signal.set_wakeup_fd(-1)
             plain_signal.signal(signal.SIGCHLD, plain_signal.SIG_DFL)
             plain_signal.signal(signal.SIGINT, signal.default_int_handler)
+            plain_signal.signal(signal.SIGTERM, plain_signal.SIG_DFL)
             os.setsid()
             die_with_parent(zygote)
             allow_stack_reads_by(self._agent_pid)
@@ -475,6 +479,10 @@ def _await_all(fds: Sequence[int], deadline: float) -> bool:
 def _end_group(leader: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
+
+
+def _leave_to_agent(_signum: int, _frame: FrameType | None) -> None:
+    pass
 
 
 def _on_child_signal(_signum: int, _frame: FrameType | None) -> None:

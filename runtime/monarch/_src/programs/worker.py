@@ -17,6 +17,7 @@ import msgspec
 
 from monarch._src.config import settings
 from monarch._src.host.agent import Agent
+from monarch._src.host.draining import Drain
 from monarch._src.host.owner import AgentServices
 from monarch._src.host.state.host import Host
 from monarch._src.net import session_directory as sessions
@@ -67,7 +68,8 @@ def _agent(directory: Path, options: WorkerOptions, zygote: socket.socket) -> Ag
         _report(options, Report(str(made.listening.bind), others, why))
         return made
 
-    agent = Agent(directory, zygote, hosting, PARTS, new_site(os.uname().nodename), options.cwd)
+    agent = Agent(directory, zygote, hosting, PARTS, new_site(os.uname().nodename), options.cwd,
+                  Drain(options.grace_s, options.tells_ranks))  # fmt: skip
     signal.signal(signal.SIGINT, agent.terminate)  # the worker may run in a terminal
     return agent
 

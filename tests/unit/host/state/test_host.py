@@ -220,3 +220,38 @@ def test_the_next_deadline_is_the_earliest(host: Host) -> None:
     host.spawn_requested(spec(1, 1), 3.0)
     host.spawn_requested(spec(2, 1), 1.0)
     assert host.next_deadline() == 1.0 + STARTUP_S
+
+
+# --- a host that is told to end -------------------------------------------------------------------
+
+TOLD = "its worker was told to end"
+
+
+def test_no_owner_shortens_the_time_of_procs_on_a_host_that_was_told_to_end(host: Host) -> None:
+    up(host, 1, 2)
+    assert host.drain(TOLD, 100.0, 1.0) == [
+        Send(proc_node(1, rank), StopProc(TOLD, 100.0)) for rank in range(2)
+    ]
+    host.stop_requested(1, "client", "", 5.0, 2.0)
+    assert host.node_lost("client", 3.0) == []
+    assert host.time_passed(100.9) == []
+    assert host.time_passed(101.0) == [Kill("1.0", 100), Kill("1.1", 101)]
+
+
+def test_the_end_of_a_proc_there_is_told_as_a_death_with_the_reason(host: Host) -> None:
+    up(host, 1, 1)
+    host.drain(TOLD, 100.0, 1.0)
+    host.told_to_stop("1.0")
+    actions = host.ended("1.0", EXIT, 50.0)
+    (told,) = ends_told(actions, "client")
+    assert (told.expected, told.kind) == (False, "proc died")
+    assert told.death is not None
+    assert told.death.reason == TOLD
+    assert FreeMesh(1, ("1.0",)) in actions
+
+
+def test_a_mesh_that_was_stopped_before_keeps_its_time(host: Host) -> None:
+    up(host, 1, 1)
+    host.stop_requested(1, "client", "", 5.0, 0.0)
+    assert host.drain(TOLD, 100.0, 1.0) == []
+    assert host.time_passed(5.0) == [Kill("1.0", 100)]

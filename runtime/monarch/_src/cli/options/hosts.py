@@ -97,6 +97,11 @@ def _add_worker(commands: Commands) -> None:
     worker.add_argument(
         "--audit", metavar="FILE", help="log accepted and refused peers and their actions to FILE"
     )
+    worker.add_argument(
+        "--grace", type=float, default=0.0, metavar="SECONDS",
+        help="at SIGTERM, hand it on to ranks that handle it, and give all ranks so long to end "
+        "(default: their time for clean-up)",
+    )  # fmt: skip
 
 
 def _add_job(commands: Commands) -> None:
@@ -305,7 +310,9 @@ def _reach(arguments: argparse.Namespace) -> int:
 def _worker(arguments: argparse.Namespace) -> int:
     from monarch._src.cli import worker
 
-    return worker.run(arguments.address, arguments.keys, arguments.key, arguments.audit)
+    return worker.run(
+        arguments.address, arguments.keys, arguments.key, arguments.audit, arguments.grace
+    )
 
 
 def _job_list(_arguments: argparse.Namespace) -> int:

@@ -79,6 +79,7 @@ class Host:
         self.meshes: dict[int, Mesh] = {}
         self._watchers: dict[str, set[str]] = {}
         self._ended_procs: dict[str, ProcEnded] = {}  # ends of procs of meshes that still exist
+        self._drains_until: float | None = None  # when the host has been told to end: its last time
         self._lost_nodes: set[str] = set()  # nodes that have ended and are no procs of this host
         self._elsewhere: set[str] = set()  # procs of other hosts that own meshes here
         self._freed: dict[str, set[int]] = {}  # by living owner: its freed meshes
@@ -200,22 +201,9 @@ class Host:
         for mesh in list(self.meshes.values()):
             if mesh.spec.owner != node or mesh.stopping or mesh.uid in spare:
                 continue
-            reason = why or f"its owner {node} is gone"
-            actions += [
-                Send(p.node, StopProc(reason, mesh.spec.cleanup_s))
-                for p in mesh.procs
-                if p.said_hello and p.state is not ProcState.ENDED
-            ]
-            actions += self._begin_stop(mesh, mesh.spec.cleanup_s, now)
-            for proc in mesh.procs:
-                if proc.said_hello or proc.state is ProcState.ENDED:
-                    continue
-                if proc.pid is None:  # no message will reach it
-                    actions += self._kill(proc, reason)
-                elif proc.killed_for is None:  # its owner may have connected to it first
-                    proc.pending_stop = StopProc(reason, mesh.spec.cleanup_s)
-                    proc.deadline = now + min(UNMET_S, mesh.spec.cleanup_s)
-            actions += self._free_if_ended(mesh)
+            actions += self._stop(
+                mesh, why or f"its owner {node} is gone", mesh.spec.cleanup_s, now
+            )
         for watchers in self._watchers.values():
             watchers.discard(node)
         for watched, watcher, _ in self._early_watches.pop(node, ()):  # it asks for no more meshes
@@ -223,6 +211,22 @@ class Host:
         for owner, early in self._early_watches.items():
             self._early_watches[owner] = [item for item in early if item[1] != node]
         self._freed.pop(node, None)
+        return actions
+
+    def drain(self, why: str, grace_s: float, now: float) -> list[Action]:
+        """The host has been told to end: its procs end in order, within `grace_s` seconds.
+
+        Until then no owner can shorten that time. The end of a proc is told as a death with the
+        reason `why`, since no owner has asked for it. Meshes that stop already are left alone.
+        """
+        if self._drains_until is None:
+            self._drains_until = now + grace_s
+        actions: list[Action] = []
+        for mesh in list(self.meshes.values()):
+            if not mesh.stopping:
+                for proc in mesh.procs:
+                    proc.drained = why
+                actions += self._stop(mesh, why, grace_s, now)
         return actions
 
     def owner_elsewhere(self, node: str) -> None:
@@ -363,8 +367,27 @@ class Host:
         proc = self._proc(node)
         return proc is None or proc.state is ProcState.ENDED
 
+    def _stop(self, mesh: Mesh, reason: str, grace_s: float, now: float) -> list[Action]:
+        """Tell the procs of a mesh to end, and begin its stop."""
+        actions: list[Action] = [
+            Send(p.node, StopProc(reason, grace_s))
+            for p in mesh.procs
+            if p.said_hello and p.state is not ProcState.ENDED
+        ]
+        actions += self._begin_stop(mesh, grace_s, now)
+        for proc in mesh.procs:
+            if proc.said_hello or proc.state is ProcState.ENDED:
+                continue
+            if proc.pid is None:  # no message will reach it
+                actions += self._kill(proc, reason)
+            elif proc.killed_for is None:  # its owner may have connected to it first
+                proc.pending_stop = StopProc(reason, grace_s)
+                proc.deadline = now + min(UNMET_S, grace_s)
+        return actions + self._free_if_ended(mesh)
+
     def _begin_stop(self, mesh: Mesh, grace_s: float, now: float) -> list[Action]:
         mesh.stopping = True
+        ends_at = max(now + grace_s, self._drains_until or 0.0)
         actions: list[Action] = []
         for proc in mesh.procs:
             if proc.state is ProcState.RESTARTING:  # no process exists, and none will be started
@@ -376,9 +399,9 @@ class Host:
                 proc.move(ProcState.STOPPING, now)
                 proc.expected = True
                 if proc.killed_for is None:
-                    proc.deadline = now + grace_s
+                    proc.deadline = ends_at
             elif proc.state is ProcState.STOPPING and proc.deadline is not None:
-                proc.deadline = min(proc.deadline, now + grace_s)  # the shorter time holds
+                proc.deadline = min(proc.deadline, ends_at)  # the shorter time holds
         return actions
 
     def _kill(self, proc: Proc, why: str) -> list[Action]:
@@ -397,6 +420,10 @@ class Host:
             )
         if proc.gave_up is not None:
             death = msgspec.structs.replace(death, reason=proc.gave_up.what)
+        if proc.drained is not None:
+            proc.expected = False
+            if death.signal_name is None and proc.killed_for is None:
+                death = msgspec.structs.replace(death, reason=proc.drained)
         mesh = self.meshes.get(proc.mesh)
         proc.death = death
         proc.kind = "stopped" if proc.expected else kind

@@ -65,6 +65,7 @@ class Proc(msgspec.Struct, eq=False):
     said_hello: bool = False
     pending_stop: StopProc | None = None  # sent once it says hello
     expected: bool = False  # its end was asked for
+    drained: str | None = None  # why the host ends it in order; None: it does not
     killed_for: str | None = None  # why the agent killed it; None if it did not
     death: Death | None = None
     kind: FailureKind = "proc died"

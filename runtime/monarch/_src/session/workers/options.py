@@ -20,6 +20,9 @@ class WorkerOptions(msgspec.Struct, frozen=True):
 
     `report` and `lifeline` are descriptors, or -1: the first is told a `Report`, the end of the
     second ends the worker. `cwd`: where its ranks are, in place of where their client is.
+    `grace_s`: how long ranks may take to end after a SIGTERM to the worker; 0: their time for
+    clean-up. `tells_ranks`: whether the worker hands SIGTERM on to ranks that handle it; a
+    scheduler may signal all processes itself.
     """
 
     address: str
@@ -29,6 +32,8 @@ class WorkerOptions(msgspec.Struct, frozen=True):
     report: int = -1
     lifeline: int = -1
     cwd: str = ""
+    grace_s: float = 0.0
+    tells_ranks: bool = True
 
 
 class Report(msgspec.Struct, frozen=True):

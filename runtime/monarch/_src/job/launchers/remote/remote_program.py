@@ -17,6 +17,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,13 @@ from monarch._src.net.hosts import keys
 from monarch._src.net.hosts.keys import Secret
 from monarch._src.net.state.addresses import parse_listening
 from monarch._src.session.workers.options import WorkerOptions
+from monarch._src.system import process_table
 
 ANSWER = b"monarch-answer "  # tells answers from the output of shells and profiles
 KEEP = b"keep\n"
 LOG = "worker.log"
+# How long ranks may go on after the SIGTERM of a scheduler, which kills them much sooner.
+RANKS_END_S = 3600.0
 GOODBYE_S = 12.0  # for a worker to end in order; Slurm kills it after KillWait, 30 s usually
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)  # they end a `Serve`
 
@@ -155,7 +159,9 @@ def _serve(said: bytes) -> None:
             own = directory / "keys"
             keys.install(own, {name: Secret(text.encode()) for name, text in asked.keys.items()})
             address = task_address(asked.addresses, os.environ)
-            options = WorkerOptions(address, str(own), lifeline=lifeline_r)
+            options = WorkerOptions(
+                address, str(own), lifeline=lifeline_r, grace_s=RANKS_END_S, tells_ranks=False
+            )
             starting = Starting(options, directory / LOG, {})
             os.close(lifeline_r)
             report = starting.wait()
@@ -173,6 +179,7 @@ def _serve(said: bytes) -> None:
                     report.others,
                 )
             )
+            signal.signal(signal.SIGTERM, partial(_leave_to_worker, starting.record("", 0, "")))
             starting.wait_ended()
         finally:
             # After a worker that ended by itself, a signal must not cut the removal short.
@@ -204,6 +211,13 @@ def _leave(_number: int, _frame: object) -> None:
     for number in _ENDS:
         signal.signal(number, signal.SIG_IGN)
     raise SystemExit(0)
+
+
+def _leave_to_worker(worker: WorkerRecord, _number: int, _frame: object) -> None:
+    """On the SIGTERM of a scheduler: the worker ends once its ranks have ended."""
+    if process_table.lives(worker.entry()):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker.pid, signal.SIGTERM)  # it may have got none
 
 
 def _copy_log(log: Path) -> None:

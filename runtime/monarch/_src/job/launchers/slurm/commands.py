@@ -11,6 +11,8 @@ import subprocess
 import time
 from collections.abc import Sequence
 
+import msgspec
+
 from monarch._src.errors import JobError
 from monarch._src.job.launchers.slurm.state.queue import (
     FORMAT,
@@ -78,10 +80,24 @@ def entry(job: str, name: str) -> QueueEntry | None:
         ]
     )
     if status == 0:
-        return parsed(out)
+        found = parsed(out)
+        if found is not None and found.state in ("COMPLETED", "FAILED") and _was_preempted(job):
+            return msgspec.structs.replace(found, state="PREEMPTED")
+        return found
     if "Invalid job id" in errors:
         return None
     raise JobError(f"squeue cannot tell the state of job {job}: {errors.strip()}")
+
+
+def _was_preempted(job: str) -> bool:
+    """Whether Slurm has begun to preempt a job, whose workers have then ended before Slurm did so.
+
+    False for a Slurm that does not tell.
+    """
+    status, out, _ = _run(
+        ["squeue", "--noheader", "--states=all", f"--jobs={job}", "--Format=PreemptTime:40"]
+    )
+    return status == 0 and out.strip() not in ("", "N/A")
 
 
 def cancel(job: str, name: str) -> None:
