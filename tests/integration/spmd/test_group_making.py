@@ -184,5 +184,5 @@ def test_a_death_at_any_moment_ends_the_making(
 
 @pytest.mark.slow
 def test_a_death_at_any_moment_ends_the_run_of_a_script(tmp_path: Path) -> None:
-    for seed in range(20):
+    for seed in range(10):
         assert_run_ends(tmp_path / str(seed), seed)

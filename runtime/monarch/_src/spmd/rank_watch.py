@@ -11,7 +11,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -117,7 +117,7 @@ class RankWatch:
         self.has_failed = False
 
     @contextmanager
-    def making(self, ranks: Iterable[int]) -> Iterator[None]:
+    def making(self, ranks: Iterable[int]) -> Generator[None]:
         """A thread of this process makes a group, and waits for these ranks."""
         before, self._made = self._made, frozenset(ranks)
         try:
@@ -198,6 +198,8 @@ def active() -> RankWatch | None:
 
 def reason_of(error: Exception) -> str | None:
     """Why a connection of this rank's process groups has broken; None if it is not known."""
+    if isinstance(error, CollectiveError):
+        return error.why
     watch = _active
     if watch is None or failure_of(error) is Failure.NONE:
         return None
