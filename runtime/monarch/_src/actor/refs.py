@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import msgspec
+from msgspec.structs import replace
 
 from monarch._src.failures.report import RankFailure
 from monarch._src.shape import Extent, Point
@@ -126,6 +127,15 @@ class Known:
 
     # --- meshes whose procs restart --------------------------------------------------
 
+    def restarts(self, ref: ProcsRef) -> str:
+        """`ref.restarts` now: "wait" once a rank of a mesh without a policy was restarted."""
+        return ref.restarts or ("wait" if self.incarnations(ref.uid) else "")
+
+    def current(self, ref: ProcsRef) -> ProcsRef:
+        """The reference to pass to other processes, which look restarted ranks up."""
+        restarts = self.restarts(ref)
+        return ref if restarts == ref.restarts else replace(ref, restarts=restarts)
+
     def incarnations(self, mesh: int) -> dict[int, int]:
         """The known incarnations, by rank."""
         return self._incarnations.get(mesh, _FIRST) if self._incarnations else _FIRST
@@ -139,7 +149,10 @@ class Known:
         self._incarnations.setdefault(mesh, {})[rank] = incarnation
 
     def mark_down(self, mesh: int, rank: int, why: RankFailure) -> None:
-        """A proc is gone and restarts."""
+        """A proc is gone and restarts; it may have been dead until now."""
+        dead = self._dead.get(mesh)
+        if dead is not None:
+            dead.pop(rank, None)
         self._down.setdefault(mesh, {})[rank] = why
 
     def mark_up(self, mesh: int, rank: int) -> None:

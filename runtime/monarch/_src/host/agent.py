@@ -149,7 +149,9 @@ class Agent:
             self._lines,
         )  # fmt: skip
         self._parts = Parts(parts, view)
-        self._requests = AgentRequests(view, self._parts, self._zygotes, lambda: self._ending)
+        self._requests = AgentRequests(
+            view, self._parts, self._zygotes, lambda: self._ending, self._do
+        )
         self._handlers: dict[type, Callable[[str, Any, Payload], None]] = {
             Hello: self._on_hello,
             Cast: self._on_cast,

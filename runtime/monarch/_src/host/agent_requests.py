@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from monarch._src.host import report
 from monarch._src.host.parts import AgentView, Handlers, Parts
+from monarch._src.host.state.host import Action
 from monarch._src.host.state.procs import Mesh, ProcState
 from monarch._src.host.zygote_pool import ZygotePool
 from monarch._src.system.hardware import nvidia_devices
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.ids import OBSERVER
 from monarch._src.wire.messages import (
+    RanksRestarting,
+    RestartRanks,
     RestartsSet,
     SetRestarts,
     Signalled,
@@ -35,9 +38,15 @@ class AgentRequests:
     """The requests to one agent."""
 
     def __init__(
-        self, agent: AgentView, parts: Parts, zygotes: ZygotePool, is_ending: Callable[[], bool]
+        self,
+        agent: AgentView,
+        parts: Parts,
+        zygotes: ZygotePool,
+        is_ending: Callable[[], bool],
+        do: Callable[[Sequence[Action]], None],
     ) -> None:
-        """`is_ending` tells whether the agent has been told to end."""
+        """`is_ending` tells whether the agent has been told to end; `do` carries out actions."""
+        self._do = do
         self._zygotes = zygotes
         self._node = agent.node
         self._host = agent.host
@@ -51,6 +60,7 @@ class AgentRequests:
             Snapshot: self._on_snapshot,
             SignalProcs: self._on_signal,
             SetRestarts: self._on_set_restarts,
+            RestartRanks: self._on_restart_ranks,
         }
 
     def snapshot(self, message: Snapshot) -> Snapshotted:
@@ -110,6 +120,28 @@ class AgentRequests:
         if mesh is not None and not problem and not mesh.set_restart_rule(message.rule):
             problem = "it was spawned without restarts"
         self._node.send(peer, RestartsSet(message.request, problem))
+
+    def _on_restart_ranks(self, peer: str, message: RestartRanks, _payload: Payload) -> None:
+        mesh = self._host.meshes.get(message.mesh)
+        answer = RanksRestarting(message.request, [], self._refusal(peer, mesh))
+        if mesh is not None and not answer.problem:
+            now = time.monotonic()
+            try:
+                actions = self._host.restart_requested(
+                    message.mesh, message.ranks, message.grace_s, now
+                )
+            except ValueError as error:
+                answer.problem = str(error)
+            else:
+                text = ", ".join(map(str, message.ranks))
+                self._owner.note("restart", peer, mesh=mesh.spec.name, ranks=text)
+                self._do(actions)
+                answer.lives = [
+                    (proc.rank, proc.life + proc.asked_again)
+                    for proc in map(mesh.at, message.ranks)
+                    if proc is not None
+                ]
+        self._node.send(peer, answer)
 
     def _refusal(self, peer: str, mesh: Mesh | None) -> str:
         """Why that peer may not change the procs of that mesh, or an empty text."""

@@ -274,7 +274,8 @@ class ActorMesh(IndexedMesh):
 
     def __reduce__(self) -> tuple[Any, ...]:
         actors = self._actors
-        return _reference, (actors.uid, actors.name, actors.cls.cls, actors.procs, actors.region,
+        procs = self._runtime.known.current(actors.procs)
+        return _reference, (actors.uid, actors.name, actors.cls.cls, procs, actors.region,
                             self._region)  # fmt: skip
 
     def __repr__(self) -> str:

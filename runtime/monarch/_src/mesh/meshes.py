@@ -463,7 +463,8 @@ class ProcMesh(
             await self.stop()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reference, (self._procs.ref, self._procs.region, self._region)
+        ref = self._runtime.known.current(self._procs.ref)
+        return _reference, (ref, self._procs.region, self._region)
 
     def __repr__(self) -> str:
         at = at_text(self._region.sizes)

@@ -89,12 +89,14 @@ class Program(ProcProgram):
         runtime.serves_at = spec.serves_at
         runtime.proc_ref = ProcsRef(
             spec.mesh, spec.name, tuple(spec.labels), tuple(spec.sizes), spec.directory,
-            ties.owner, runtime.host, (), spec.while_restarting, tuple(spec.sites),
+            # Restarted by request, it looks the other ranks up: they may have been restarted too.
+            ties.owner, runtime.host, (), spec.while_restarting or ("wait" if boot.life else ""),
+            tuple(spec.sites),
         )  # fmt: skip
         self._incarnation = boot.life
-        if spec.while_restarting:
+        self._restarts = bool(spec.while_restarting)
+        if runtime.proc_ref.restarts:
             runtime.known.set_incarnation(spec.mesh, boot.rank, boot.life)
-            self._restarts = True
         runtime.client_ref = client_ref(
             ties.client, spec.directory, runtime.host, ties.client_number
         )

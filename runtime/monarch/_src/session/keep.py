@@ -345,8 +345,15 @@ def _owned(mesh: ProcMesh) -> ProcMesh:
     if all(mesh.uid != one.uid for one in owned_meshes()):
         state = "has been stopped" if mesh.stopped else "was spawned elsewhere"
         raise ValueError(f"{mesh.name!r} cannot be kept: it {state}")
-    if shared_procs(mesh).ref.restarts:
+    ref = shared_procs(mesh).ref
+    if ref.restarts:
         raise ValueError(KEPT_AND_RESTARTED.format(mesh.name))
+    run = runtime_or_none()
+    if run is not None and run.known.restarts(ref):
+        raise ValueError(
+            f"{mesh.name!r} cannot be kept: ranks of it were restarted, and the next client would "
+            "not find them; spawn it again"
+        )
     return mesh
 
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from monarch._src.failures.report import Death, RankFailure
 from monarch._src.host.state.host import (
+    AGAIN,
     Action,
     FreeMesh,
     Host,
@@ -30,6 +31,7 @@ from monarch._src.wire.messages import (
     ProcLife,
     RestartRule,
     SpawnProcs,
+    StopProc,
 )
 
 CRASH = Death(None, "SIGSEGV", ("last words",), "Actor.work", 3.0, "killed by SIGSEGV")
@@ -305,6 +307,103 @@ def test_there_is_no_other_way_to_write_it(node: str) -> None:
     assert parse_proc_node(node) is None
 
 
+# --- by request -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plain() -> Host:
+    """A mesh of one rank that was spawned without a rule."""
+    made = Host()
+    made.spawn_requested(spec(rule=None), 0.0)
+    up(made)
+    return made
+
+
+def test_a_dead_rank_of_a_mesh_without_a_rule_is_started_again_by_request(plain: Host) -> None:
+    plain.watch_requested("1.0", "watcher")
+    plain.ended("1.0", CRASH, 5.0)
+    plain.watch_requested("1.0", "late")
+    told = ProcEnded("1.0", 1, 0, 100, False, "proc died", CRASH, 1)
+    assert plain.restart_requested(1, [0], CLEANUP_S, 6.0) == [
+        RenewProc(1, 0, "1.0", "1.0.1"),
+        Send("client", told), Send("late", told), Send("watcher", told),
+        StartProc("1.0.1", plain.meshes[1].spec, 0),
+    ]  # fmt: skip
+    back = ProcLife(1, 0, 1, True)
+    assert Send("client", back) in up(plain, "1.0.1", 101, 7.0)
+    assert (the(plain).state, the(plain).life) == (ProcState.READY, 1)
+    (final, *_) = [a.message for a in plain.ended("1.0.1", CRASH, 8.0) if isinstance(a, Send)]
+    assert isinstance(final, ProcEnded)
+    assert final.next_life == 0
+
+
+def test_a_living_rank_is_told_to_end_and_started_again_when_it_has_ended(plain: Host) -> None:
+    plain.watch_requested("1.0", "watcher")
+    assert plain.restart_requested(1, [0], CLEANUP_S, 5.0) == [
+        Send("1.0", StopProc(AGAIN, CLEANUP_S))
+    ]
+    assert plain.restart_requested(1, [0], CLEANUP_S, 5.0) == []
+    assert plain.time_passed(5.0 + CLEANUP_S) == [Kill("1.0", 100)]
+    plain.told_to_stop("1.0")
+    actions = plain.ended("1.0", EXIT, 16.0)
+    (told, *_) = [a.message for a in actions if isinstance(a, Send)]
+    assert isinstance(told, ProcEnded)
+    assert (told.kind, told.expected, told.next_life) == ("stopped", False, 1)
+    assert told.death.reason == AGAIN
+    assert actions[-1] == StartProc("1.0.1", plain.meshes[1].spec, 0)
+    assert the(plain).state is ProcState.STARTING
+
+
+def test_a_stop_of_the_mesh_forgets_the_request(plain: Host) -> None:
+    plain.restart_requested(1, [0], CLEANUP_S, 5.0)
+    plain.stop_requested(1, "client", "done", CLEANUP_S, 6.0)
+    with pytest.raises(ValueError, match="has been stopped"):
+        plain.restart_requested(1, [0], CLEANUP_S, 6.0)
+    actions = plain.ended("1.0", EXIT, 7.0)
+    assert actions[-1] == Send("client", MeshStopped(1))
+    assert not any(isinstance(action, StartProc) for action in actions)
+
+
+def test_nothing_is_restarted_where_a_rank_is_not_on_the_host(plain: Host) -> None:
+    plain.ended("1.0", CRASH, 5.0)
+    with pytest.raises(ValueError, match="rank 3 is not on this host"):
+        plain.restart_requested(1, [0, 3], CLEANUP_S, 6.0)
+    assert the(plain).state is ProcState.ENDED
+
+
+def test_a_rank_that_waits_for_its_restart_is_started_now(host: Host) -> None:
+    host.ended("1.0", CRASH, 5.0)
+    up(host, "1.0.1", 101, 5.0)
+    host.ended("1.0.1", CRASH, 6.0)
+    assert the(host).state is ProcState.RESTARTING
+    assert host.restart_requested(1, [0], CLEANUP_S, 6.1) == [
+        StartProc("1.0.2", host.meshes[1].spec, 0)
+    ]
+
+
+def test_other_procs_of_the_host_hear_of_a_restart_that_was_requested() -> None:
+    host = Host()
+    host.spawn_requested(spec(rule=None, ranks=2), 0.0)
+    for rank in range(2):
+        up(host, f"1.{rank}", 100 + rank)
+    host.ended("1.0", CRASH, 5.0)
+    told = [a.to for a in host.restart_requested(1, [0], 1.0, 6.0) if isinstance(a, Send)]
+    assert told == ["1.1", "client"]
+
+
+def test_a_request_forgets_the_deaths_that_have_used_up_the_limit(host: Host) -> None:
+    for life in range(3):
+        node = proc_node(1, 0, life)
+        host.ended(node, CRASH, 5.0)
+        host.time_passed(10.0)
+        up(host, proc_node(1, 0, life + 1), 101, 10.0)
+    assert the(host).state is ProcState.ENDED
+    host.restart_requested(1, [0], CLEANUP_S, 11.0)
+    up(host, "1.0.3", 103, 11.0)
+    host.ended("1.0.3", CRASH, 12.0)
+    assert (the(host).state, the(host).life) == (ProcState.STARTING, 4)
+
+
 # --- every order ----------------------------------------------------------------------------------
 
 
@@ -313,13 +412,14 @@ class World:
     """One mesh of one rank, and what a driver and the process would do next."""
 
     host: Host = field(default_factory=Host)
+    by_request: bool = False
     now: float = 0.0
     to_fork: set[str] = field(default_factory=set[str])
     alive: dict[str, int] = field(default_factory=dict[str, int])
     greeted: set[str] = field(default_factory=set[str])
     killed: set[str] = field(default_factory=set[str])
     asked: frozenset[str] = frozenset()
-    told: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    told: Counter[tuple[object, ...]] = field(default_factory=Counter[tuple[object, ...]])
     renewed: int = 0
     freed: int = 0
     story: list[str] = field(default_factory=list[str])
@@ -339,11 +439,12 @@ class World:
                 case RenewProc(old=old, new=new):
                     assert (life_of(old), life_of(new)) == (self.renewed, self.renewed + 1)
                     self.renewed += 1
+                    self.told.pop(("client", "final"), None)
                 case FreeMesh():
                     self.freed += 1
                 case Send(to=to, message=message):
                     if isinstance(message, ProcEnded):
-                        self.told[to, message.node] += 1
+                        self.told[to, message.node, message.next_life] += 1
                         if not message.next_life:
                             self.told[to, "final"] += 1
 
@@ -353,7 +454,7 @@ class World:
         found += [f"end {n}" for n in self.alive]
         found += [f"hello {n}" for n in self.alive if n not in self.greeted]
         found += [f"ask give_up {n}" for n in self.greeted if n in self.alive]
-        found += ["ask stop", "ask lose"]
+        found += ["ask stop", "ask lose", *(["ask restart"] if self.by_request else [])]
         if self.host.next_deadline() is not None:
             found.append("wait")
         return [what for what in found if what not in self.asked]
@@ -383,6 +484,9 @@ class World:
                 host.gave_up(node, BOOM, now)
             case ["ask", "stop"]:
                 self.carry_out(host.stop_requested(1, "client", "done", 5.0, now))
+            case ["ask", "restart"]:
+                if 1 in host.meshes and not host.meshes[1].stopping:
+                    self.carry_out(host.restart_requested(1, [0], 5.0, now))
             case ["ask", "lose"]:
                 self.carry_out(host.node_lost("client", now))
             case ["wait"]:
@@ -399,11 +503,11 @@ class World:
         proc = None if mesh is None else mesh.procs[0]
         of_proc = proc and (
             proc.state, proc.node, proc.pid, proc.said_hello, proc.expected, proc.killed_for,
-            proc.deadline is None, proc.gave_up is None,
+            proc.deadline is None, proc.gave_up is None, proc.asked_again, len(proc.told),
             proc.restarts and len(proc.restarts.recent), mesh and mesh.stopping,
         )  # fmt: skip
         return (
-            of_proc, frozenset(self.to_fork), frozenset(self.alive), frozenset(self.greeted),
+            self.by_request, of_proc, frozenset(self.to_fork), frozenset(self.alive), frozenset(self.greeted),
             frozenset(self.killed), self.asked, frozenset(self.told.items()), self.freed,
         )  # fmt: skip
 
@@ -419,10 +523,11 @@ def test_in_every_order_a_place_has_one_process_at_a_time_and_each_end_is_told_o
         move(self, state, now)
 
     monkeypatch.setattr(Proc, "move", noted_move)
-    first = World()
-    first.carry_out(first.host.spawn_requested(spec(rule=EVER), 0.0))
+    by_rule, by_request = World(), World(by_request=True)
+    by_rule.carry_out(by_rule.host.spawn_requested(spec(rule=EVER), 0.0))
+    by_request.carry_out(by_request.host.spawn_requested(spec(rule=None), 0.0))
     seen: set[object] = set()
-    waiting = deque([first])
+    waiting = deque([by_rule, by_request])
     while waiting:
         world = waiting.popleft()
         if world.key() in seen:
@@ -434,7 +539,7 @@ def test_in_every_order_a_place_has_one_process_at_a_time_and_each_end_is_told_o
             following.happen(what)
             waiting.append(following)
         assert all(times == 1 for times in world.told.values()), world.story
-        assert world.renewed <= EVER.most, world.story
+        assert world.renewed <= (1 if world.by_request else EVER.most), world.story
         if "ask lose" not in world.asked:
             proc = world.host.proc(proc_node(1, 0, world.renewed))
             over = proc is None or proc.state is ProcState.ENDED

@@ -27,7 +27,7 @@ import msgspec
 from monarch._src.actor.deliver.cast_tree import CastSender, SentCast
 from monarch._src.actor.deliver.inbound import Inbound, Ordered
 from monarch._src.actor.deliver.payloads import Payloads
-from monarch._src.actor.deliver.restart_replay import ReplayedMessage, ReplayLog
+from monarch._src.actor.deliver.restart_replay import ReplayedMessage, ReplayLog, is_kept
 from monarch._src.actor.refs import Known, ProcsRef, agent_of, out_of_reach
 from monarch._src.actor.state.calls import CallTable
 from monarch._src.config import settings
@@ -51,6 +51,7 @@ from monarch._src.wire.messages import (
     Cast,
     Message,
     Reply,
+    SpawnActor,
     StopActor,
     TreeDone,
     TreeStuck,
@@ -103,7 +104,7 @@ class Routes:
     def route_to(self, ref: ProcsRef, rank: int) -> str:
         """The node name of a rank; opens a route to it if there is none."""
         incarnation = 0
-        if ref.restarts:
+        if self._known.restarts(ref):
             known_incarnation = self._known.incarnations(ref.uid).get(rank)
             if known_incarnation is None and ref.owner != self._node.name:
                 return self._watch_rank(ref, rank)
@@ -119,8 +120,7 @@ class Routes:
                 self._node.expect(node, ref.site(rank))
             else:
                 self._connect(ref, rank, node)
-            if not incarnation:  # the watch of a later incarnation exists already
-                self._tell_agent(ref, rank, Watch(node, ref.owner))
+            self._tell_agent(ref, rank, Watch(node, ref.owner))
         return node
 
     def _connect(self, ref: ProcsRef, rank: int, node: str) -> None:
@@ -173,10 +173,31 @@ class Routes:
             node = ref.node(rank, incarnations.get(rank, 0))
             self._node.drop(node)
             self.inbound.forget(node)
-            if ref.restarts:
+            if self._known.restarts(ref):
                 self._node.drop(_place(ref, rank))
 
     # --- restarts --------------------------------------------------
+
+    def begin_restarts(self, ref: ProcsRef) -> None:
+        """A rank of a mesh without a policy is about to be restarted, by request.
+
+        From here on messages go to the known incarnations of its ranks. Those that this process has
+        a route to, or knows to be dead, are in their first one. Idempotent.
+        """
+        known, node = self._known, self._node
+        if known.restarts(ref):
+            return
+        route = self._mesh_route(ref)
+        with uninterrupted(), route.lock:
+            route.nodes.clear()
+            dead = known.dead(ref.uid)
+            for rank in range(ref.extent.nelements):
+                if ref.owner == node.name or rank in dead or node.knows(ref.node(rank)):
+                    known.set_incarnation(ref.uid, rank, 0)
+
+    def too_large(self, ref: ProcsRef, rank: int) -> list[SpawnActor]:
+        """The actors of this process on that rank whose constructor arguments were not kept."""
+        return self._replay_log.too_large(ref.uid, rank)
 
     def on_proc_found(
         self, ref: ProcsRef, rank: int, incarnation: int, *, lost: bool = False
@@ -215,13 +236,14 @@ class Routes:
                 if rank in replayed.region:
                     self._replay(ref, rank, outgoing, replayed)
         self.drop(old)
-        if ref.restarts:
-            self._node.drop(_place(ref, rank))
+        self._node.drop(_place(ref, rank))
         return lost
 
     def _replay(
         self, ref: ProcsRef, rank: int, outgoing: Outgoing, replayed: ReplayedMessage
     ) -> None:
+        if replayed.payload is None:
+            return
         node, message = self.route_to(ref, rank), replayed.message
         if not isinstance(message, Bootstrap):
             message = msgspec.structs.replace(
@@ -255,7 +277,8 @@ class Routes:
                 TreeSender(fanout) if len(ref.sites) > fanout else None
             )
             nodes: list[str] = []
-            if ref.extent.nelements < CAST_FROM and not ref.restarts and not ref.nodes:
+            plain = not self._known.restarts(ref) and not ref.nodes
+            if plain and ref.extent.nelements < CAST_FROM:
                 nodes = [ref.node(rank) for rank in range(ref.extent.nelements)]
             if self._node.name in nodes:  # this process needs a copy of its own
                 nodes = []
@@ -301,17 +324,25 @@ class Routes:
             len(region) >= CAST_FROM and payload.wire_bytes < SEGMENT_FROM and not ref.nodes
         )
         lock = route.lock
-        if is_cast and (not ref.restarts or self._knows_incarnations(ref)):
+        if is_cast and (not self._known.restarts(ref) or self._knows_incarnations(ref)):
             self._known.learn(ref)
             with uninterrupted(), lock:
-                if ref.restarts:
-                    self._replay_log.on_sent(ref.uid, region, message, payload)
+                if not isinstance(message, Call):
+                    self._note_sent(ref, region, message, payload)
                 sent = self._cast(route, ref, region, message, payload, gather, each)
             return () if sent else range(len(region))
         with uninterrupted(), lock:
-            if ref.restarts:
-                self._replay_log.on_sent(ref.uid, region, message, payload)
+            if not isinstance(message, Call):
+                self._note_sent(ref, region, message, payload)
             return self._send_directly(route, ref, region, message, payload, skip)
+
+    def _note_sent(
+        self, ref: ProcsRef, region: Region, message: Ordered, payload: Payload
+    ) -> None:
+        """Keep what later incarnations of these ranks need. Under the lock of the route."""
+        if not ref.nodes:  # the process of a client is not restarted
+            all_sizes = bool(ref.restarts)
+            self._replay_log.on_sent(ref.uid, region, message, payload, all_sizes=all_sizes)
 
     def _send_directly(
         self, route: MeshRoute, ref: ProcsRef, region: Region, message: Ordered, payload: Payload,
@@ -406,7 +437,7 @@ class Routes:
             if ref.node(rank, self._known.incarnation(ref.uid, rank)) == self._node.name:
                 return payload
         # A later incarnation receives the messages that spawn its actors again.
-        again = bool(ref.restarts) and not isinstance(message, Call)
+        again = isinstance(message, SpawnActor) and bool(ref.restarts or is_kept(payload))
         return self._payloads.place(payload, sole=one and not again, far=far)
 
     def _knows_incarnations(self, ref: ProcsRef) -> bool:
@@ -426,7 +457,7 @@ class Routes:
             self._node.name, self._node.address, ref.owner, ref.uid, number, where, fences, call,
             each, message,
         )  # fmt: skip
-        if ref.restarts:
+        if self._known.restarts(ref):
             incarnations = self._known.incarnations(ref.uid).items()
             cast.lives = [
                 (rank, incarnation)

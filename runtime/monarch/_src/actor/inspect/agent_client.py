@@ -25,8 +25,10 @@ from monarch._src.wire.messages import (
     MeshState,
     OutputFlushed,
     OutputLines,
+    RanksRestarting,
     ReadStacks,
     ReadTable,
+    RestartRanks,
     RestartRule,
     RestartsSet,
     SampleStacks,
@@ -44,10 +46,12 @@ from monarch._src.wire.messages import (
 
 _STREAMS = ("stderr", "stdout")  # odd numbers are stdout
 Question: TypeAlias = (
-    "Snapshot | FlushOutput | ReadStacks | SampleStacks | SignalProcs | SetRestarts | ReadTable"
+    "Snapshot | FlushOutput | ReadStacks | SampleStacks | SignalProcs | SetRestarts | RestartRanks"
+    " | ReadTable"
 )
 Answer: TypeAlias = (
-    "Snapshotted | OutputFlushed | StacksRead | StacksSampled | Signalled | RestartsSet | TableRead"
+    "Snapshotted | OutputFlushed | StacksRead | StacksSampled | Signalled | RestartsSet"
+    " | RanksRestarting | TableRead"
 )
 
 
@@ -187,12 +191,7 @@ class AgentClient:
         self, mesh: int, ranks: list[int], number: int, *, group: bool = False
     ) -> Future[Signalled]:
         """Send a signal to these ranks, or to their process groups."""
-        ref = self._known.ref(mesh)
-        here = self._node.site
-        by_agent: dict[str, list[int]] = {}
-        for rank in ranks:
-            agent = AGENT if ref is None else ref.agent(rank, here)
-            by_agent.setdefault(agent, []).append(rank)
+        by_agent = self._by_agent(mesh, ranks)
         return self._request(
             list(by_agent),
             lambda request, agent: SignalProcs(request, mesh, by_agent[agent], number, group),
@@ -207,6 +206,26 @@ class AgentClient:
             lambda request, _: SetRestarts(request, mesh, rule),
             lambda answers: next((one.problem for one in answers if one.problem), ""),
         )
+
+    def restart_ranks(
+        self, mesh: int, ranks: list[int], grace_s: float
+    ) -> Future[list[RanksRestarting]]:
+        """Restart these ranks; the answers of the agents of their hosts that are not gone."""
+        by_agent = self._by_agent(mesh, ranks)
+        return self._request(
+            list(by_agent),
+            lambda request, agent: RestartRanks(request, mesh, by_agent[agent], grace_s),
+            lambda answers: answers,
+        )
+
+    def _by_agent(self, mesh: int, ranks: list[int]) -> dict[str, list[int]]:
+        """Ranks of a mesh by the agents of their hosts."""
+        ref, here = self._known.ref(mesh), self._node.site
+        by_agent: dict[str, list[int]] = {}
+        for rank in ranks:
+            agent = AGENT if ref is None else ref.agent(rank, here)
+            by_agent.setdefault(agent, []).append(rank)
+        return by_agent
 
     def want_output(self, wanted: bool) -> None:
         """Subscribe to the output of ranks, or unsubscribe."""

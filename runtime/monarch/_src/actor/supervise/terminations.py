@@ -68,6 +68,8 @@ class Terminations:
         self.on_mesh_gone: Callable[[int], None] | None = None
         # A proc of a mesh on which this process has spawned actors is gone and restarts.
         self.on_restarting: Callable[[int, int], None] | None = None
+        # A proc of a mesh is up, in an incarnation after its first: mesh, rank, incarnation.
+        self.on_back: Callable[[int, int, int], None] | None = None
         # Called with failures before their owner handles them: those of procs of a mesh, or (with
         # mesh 0) of an actor mesh.
         self.on_failures: Callable[[int, int, list[RankFailure]], None] | None = None
@@ -164,6 +166,8 @@ class Terminations:
         elif ref is not None:
             self._on_proc_lost(ref, notice)
         else:
+            if notice.next_life:  # references to it may arrive later, made before its restart
+                self._known.set_incarnation(notice.mesh, notice.rank, notice.next_life)
             self._node.forget(notice.node)
         if isinstance(notice, ProcEnded) and self.on_node_ended is not None:
             self.on_node_ended(notice.node)
@@ -189,6 +193,8 @@ class Terminations:
             self._routes.on_proc_found(ref, rank, found.life)
             if found.up and self._known.incarnation(uid, rank) == found.life:
                 self._known.mark_up(uid, rank)
+                if self.on_back is not None:
+                    self.on_back(uid, rank, found.life)
             return
         # The rank was down when this process first looked it up.
         death = Death(None, None, (), None, 0.0, "it has died, and is not up again yet")
@@ -201,6 +207,7 @@ class Terminations:
 
     def _on_proc_restarting(self, ref: ProcsRef, ended: ProcEnded) -> None:
         known, uid, rank = self._known, ended.mesh, ended.rank
+        self._routes.begin_restarts(ref)
         owned = ref.owner == self._node.name
         # That process has called this one but was never called; or the restart is known already,
         # and an answer has opened a route to the old process again.
@@ -222,7 +229,7 @@ class Terminations:
         failure = _failure(ref, ended)
         self._known.mark_dead(ref.uid, ended.rank, failure)
         self._node.forget(ended.node)
-        if ref.restarts:
+        if self._known.restarts(ref):
             self._routes.on_proc_found(ref, ended.rank, 0, lost=True)
         with self._answering:
             self._calls.on_proc_lost(ref.uid, ended.rank, failure)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from typing import TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from monarch._src.failures.report import Death, FailureKind, RankFailure
 from monarch._src.host.state.procs import Mesh, Proc, ProcState
@@ -27,6 +28,8 @@ from monarch._src.wire.messages import (
     StopProc,
 )
 
+AGAIN = "restarted by request"
+"""The reason of an end that `restart_requested` has asked for."""
 UNMET_S = 2.0
 """How long a process may take to say hello after its owner has ended, in seconds."""
 
@@ -187,6 +190,44 @@ class Host:
         mesh.stop_askers.append(asker)
         return self._begin_stop(mesh, grace_s, now) + self._free_if_ended(mesh)
 
+    def restart_requested(
+        self, uid: int, ranks: Collection[int], grace_s: float, now: float
+    ) -> list[Action]:
+        """Its owner wants these ranks of a mesh restarted: see `host.state.procs`.
+
+        A rank that is being started is left as it is. Raises ValueError if the mesh is stopping, or
+        a rank is not on this host; nothing is restarted then.
+        """
+        mesh = self.meshes.get(uid)
+        if mesh is None or mesh.stopping:
+            raise ValueError("it has been stopped")
+        found = [mesh.at(rank) for rank in ranks]
+        actions: list[Action] = []
+        for rank, proc in zip(ranks, found, strict=True):
+            if proc is None:
+                raise ValueError(f"rank {rank} is not on this host")
+        for proc in found:
+            assert proc is not None
+            match proc.state:
+                case ProcState.ENDED:
+                    if proc.restarts is not None:
+                        proc.restarts.requested()
+                    ended = replace(self._ended_procs.pop(proc.node), expected=False, earlier=[])
+                    self._watchers[proc.node], proc.told = proc.told, set()
+                    proc.expected, proc.pending_stop = False, None
+                    self._watchers[proc.node] |= self._living()
+                    actions += self._renew(mesh, proc, ended, now, now)
+                case ProcState.RESTARTING:
+                    actions += self._start_again(mesh, proc, now)
+                case ProcState.READY if not proc.asked_again:
+                    proc.asked_again = True
+                    if proc.killed_for is None:
+                        proc.deadline = now + grace_s
+                        actions.append(Send(proc.node, StopProc(AGAIN, grace_s)))
+                case _:
+                    pass
+        return actions
+
     def node_lost(
         self, node: str, now: float, why: str = "", spare: Collection[int] = ()
     ) -> list[Action]:
@@ -204,7 +245,8 @@ class Host:
             actions += self._stop(
                 mesh, why or f"its owner {node} is gone", mesh.spec.cleanup_s, now
             )
-        for watchers in self._watchers.values():
+        told = (proc.told for mesh in self.meshes.values() for proc in mesh.procs if proc.told)
+        for watchers in (*self._watchers.values(), *told):
             watchers.discard(node)
         for watched, watcher, _ in self._early_watches.pop(node, ()):  # it asks for no more meshes
             actions += self.watch_requested(watched, watcher, node)
@@ -284,6 +326,8 @@ class Host:
             node = now_there.node
         ended = self._ended_procs.get(node)
         if ended is not None:
+            if now_there is not None:
+                now_there.told.add(watcher)
             return [Send(watcher, ended)]
         if now_there is not None and node in self._watchers:
             self._watchers[node].add(watcher)
@@ -396,6 +440,7 @@ class Host:
                 ended = ProcEnded(proc.node, proc.mesh, proc.rank, 0, True, "stopped", death)
                 actions += self._ended_for_good(proc, ended, now)
             if proc.state in (ProcState.STARTING, ProcState.READY):
+                proc.asked_again = False
                 proc.move(ProcState.STOPPING, now)
                 proc.expected = True
                 if proc.killed_for is None:
@@ -415,16 +460,16 @@ class Host:
 
     def _end(self, proc: Proc, death: Death, kind: FailureKind, now: float) -> list[Action]:
         if proc.killed_for is not None:
-            death = msgspec.structs.replace(
-                death, reason=f"the host agent killed it: {proc.killed_for}"
-            )
+            death = replace(death, reason=f"the host agent killed it: {proc.killed_for}")
         if proc.gave_up is not None:
-            death = msgspec.structs.replace(death, reason=proc.gave_up.what)
+            death = replace(death, reason=proc.gave_up.what)
         if proc.drained is not None:
             proc.expected = False
             if death.signal_name is None and proc.killed_for is None:
-                death = msgspec.structs.replace(death, reason=proc.drained)
+                death = replace(death, reason=proc.drained)
         mesh = self.meshes.get(proc.mesh)
+        if proc.asked_again and mesh is not None:
+            return self._end_for_restart(mesh, proc, death, now)
         proc.death = death
         proc.kind = "stopped" if proc.expected else kind
         ended = ProcEnded(
@@ -441,6 +486,26 @@ class Host:
         actions = self._ended_for_good(proc, ended, now)
         return actions if mesh is None else actions + self._free_if_ended(mesh)
 
+    def _end_for_restart(self, mesh: Mesh, proc: Proc, death: Death, now: float) -> list[Action]:
+        """A proc has ended whose rank `restart_requested` was asked for."""
+        proc.asked_again = proc.expected = False
+        proc.death, proc.kind = replace(death, reason=AGAIN), "stopped"
+        if proc.restarts is not None:
+            proc.restarts.requested()
+        self._watchers[proc.node] |= self._living() - {proc.node}
+        pid = proc.pid or 0
+        ended = ProcEnded(proc.node, proc.mesh, proc.rank, pid, False, proc.kind, proc.death)
+        return self._renew(mesh, proc, ended, now, now)
+
+    def _living(self) -> set[str]:
+        """The procs of this host, which may hold references from before a restart by request."""
+        return {
+            proc.node
+            for mesh in self.meshes.values()
+            for proc in mesh.procs
+            if proc.said_hello and proc.state is not ProcState.ENDED
+        }
+
     def _may_be_restarted(self, mesh: Mesh, proc: Proc) -> bool:
         if proc.restarts is None or mesh.stopping or proc.expected:
             return False
@@ -450,7 +515,7 @@ class Host:
         proc.move(ProcState.ENDED, now)
         proc.deadline = None
         self._ended_procs[proc.node] = ended
-        watchers = self._watchers.pop(proc.node, set[str]())
+        watchers = proc.told = self._watchers.pop(proc.node, set[str]())
         actions: list[Action] = [Send(node, ended) for node in sorted(watchers)]
         return actions + self.node_lost(proc.node, now)
 

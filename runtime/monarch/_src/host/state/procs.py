@@ -12,6 +12,11 @@ cannot reach it. `host.state.restarts` says when it starts, and when the limit i
                                    |
                                    +--stop--> ENDED
 
+`Host.restart_requested` restarts a proc by request, whatever its rule: one that has ended at once,
+and a living one (`asked_again`) when it has ended.
+
+    ENDED --requested--> RESTARTING --> STARTING
+
 `host.state.host` makes the transitions; `now` is seconds on any clock that never goes back.
 """
 
@@ -43,7 +48,7 @@ TRANSITIONS: dict[ProcState, frozenset[ProcState]] = {
     ),
     ProcState.READY: frozenset({ProcState.STOPPING, ProcState.ENDED, ProcState.RESTARTING}),
     ProcState.STOPPING: frozenset({ProcState.ENDED}),
-    ProcState.ENDED: frozenset(),
+    ProcState.ENDED: frozenset({ProcState.RESTARTING}),
     ProcState.RESTARTING: frozenset({ProcState.STARTING, ProcState.ENDED}),
 }
 
@@ -72,6 +77,8 @@ class Proc(msgspec.Struct, eq=False):
     life: int = 0
     restarts: Restarts | None = None  # None: it is not restarted
     gave_up: RankFailure | None = None  # the failure of an actor that ends it
+    asked_again: bool = False  # it was told to end, and its rank is restarted then
+    told: set[str] = msgspec.field(default_factory=set[str])  # the nodes that know of its last end
     story: list[tuple[float, ProcState]] = msgspec.field(
         default_factory=list[tuple[float, ProcState]]
     )
@@ -89,7 +96,8 @@ class Proc(msgspec.Struct, eq=False):
         assert self.life or self.state in over or self.death is None
         assert self.life == life_of(self.node)
         assert (self.story[0][1] is ProcState.RESTARTING) == (self.life > 0)
-        assert self.restarts is not None or not self.life
+        assert not self.told or self.state is ProcState.ENDED
+        assert not self.asked_again or self.state in (ProcState.READY, ProcState.STARTING)
         if self.restarts is not None:
             self.restarts.validate()
             assert self.restarts.count == self.life
@@ -97,6 +105,7 @@ class Proc(msgspec.Struct, eq=False):
             assert self.deadline is not None
             assert self.pid is None
             assert not self.expected
+            assert self.pending_stop is None
         assert self.state is not ProcState.READY or self.said_hello
         assert self.state is not ProcState.ENDED or self.deadline is None
         assert self.deadline is None or self.pid is None or self.killed_for is None

@@ -56,6 +56,11 @@ class Restarts:
         self.recent.append((now, death))
         return Again(now + wait, self.count)
 
+    def requested(self) -> None:
+        """The rank is restarted by request; earlier deaths do not count towards the limit."""
+        self.count += 1
+        self.recent.clear()
+
     def validate(self) -> None:
         """Assert every invariant; tests call it after each event."""
         times = [at for at, _ in self.recent]

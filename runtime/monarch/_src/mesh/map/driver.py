@@ -343,7 +343,7 @@ class MapRun:
         rank, failure = lost.chunk.rank, lost.error.failures[0]
         if failure.kind == "constructor":  # it would fail on every other rank
             raise lost.error
-        back = failure.restarted > 0 and self._target.procs.restarts == "wait"
+        back = failure.restarted > 0 and self._target.procs.restarts != "raise"
         running = self._schedule.in_flight.get(rank, [])[:1]
         for item in running[0].items if running else ():
             self._losses.setdefault(item, []).append(failure)

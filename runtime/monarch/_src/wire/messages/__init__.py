@@ -47,7 +47,9 @@ from monarch._src.wire.messages.agent import (
     OutputLines,
     ProcEnded,
     ProcLife,
+    RanksRestarting,
     RankState,
+    RestartRanks,
     RestartRule,
     RestartsSet,
     SetRestarts,
@@ -268,6 +270,7 @@ __all__ = [
     "Probe",
     "ProcEnded",
     "ProcLife",
+    "RanksRestarting",
     "RankPaused",
     "RankState",
     "ReadActors",
@@ -279,6 +282,7 @@ __all__ = [
     "Refused",
     "Relay",
     "Reply",
+    "RestartRanks",
     "RestartRule",
     "RestartsSet",
     "SampleStacks",
@@ -334,7 +338,8 @@ AnyMessage = (
     | ReadMetrics | GaveUp | KeepSockets | ProcLife
     | ReadTable | TableRead | SetHistory | ImportAhead
     | ReadStacks | StacksRead | ReadWaits | WaitsRead | SampleStacks | StacksSampled
-    | SignalProcs | Signalled | SetRestarts | RestartsSet | SetLinks | AskData | Keep | Kept
+    | SignalProcs | Signalled | SetRestarts | RestartsSet | RestartRanks | RanksRestarting
+    | SetLinks | AskData | Keep | Kept
     | KeptActors | ForgetActors | Attach | Attached | Detach | TakenOver | ClientIs | Heard
     | SetLogLevel | AskPayload | PayloadSent | AskPart | PayloadPart | PayloadTaken
     | AskBulk | BulkAt | Relay

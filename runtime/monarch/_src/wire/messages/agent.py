@@ -170,6 +170,18 @@ class SetRestarts(Message, tag=88):
     rule: RestartRule
 
 
+class RestartRanks(Message, tag=90):
+    """Start these ranks of a mesh again, after the end of those that live; see RanksRestarting.
+
+    `grace_s`: how many seconds a living process has for clean-up before it is killed.
+    """
+
+    request: int
+    mesh: int
+    ranks: list[int]
+    grace_s: float
+
+
 # --- a host agent to a client or an owner -------------------------------------------------------
 
 
@@ -206,6 +218,18 @@ class RestartsSet(Message, tag=89):
     """The answer to SetRestarts; `problem`: why the rule stays as it was."""
 
     request: int
+    problem: str = ""
+
+
+class RanksRestarting(Message, tag=91):
+    """The answer to RestartRanks: pairs of a rank and its next incarnation.
+
+    A rank that was being started already has its present incarnation there. `problem`: why the
+    agent has restarted none.
+    """
+
+    request: int
+    lives: list[tuple[int, int]]
     problem: str = ""
 
 

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import msgspec
 
-PROTOCOL = 5
+PROTOCOL = 6
 # Modules of records that are decoded omit `from __future__ import annotations`: msgspec would
 # compile each annotation from text when it makes the decoder, 5 ms in all at import.
 
