@@ -44,6 +44,7 @@ from monarch._src.mesh.output_methods import ChoosesOutput
 from monarch._src.mesh.owned_procs import (
     OwnedProcs,
     forget,
+    proc_back,
     proc_bootstrapped,
     proc_ready,
     proc_restarting,
@@ -51,6 +52,7 @@ from monarch._src.mesh.owned_procs import (
 )
 from monarch._src.mesh.process_group_methods import HasProcessGroups
 from monarch._src.mesh.procs import Procs
+from monarch._src.mesh.rank_restarts import RestartsRanks
 from monarch._src.mesh.restart_policy import Restart, restart_policy
 from monarch._src.mesh.spawn_options import (
     BootstrapCommand,
@@ -187,8 +189,7 @@ class HostMesh(Hosts):
         _register(run, mesh, procs)
         send_request(run, procs, spec)
         if function is not None:
-            if plan.policy is not None:
-                run.routes.replay_on_restart(ref, plan.region, begin, function)
+            run.routes.replay_on_restart(ref, plan.region, begin, function)
             for rank in plan.region.ranks():
                 run.node.send(ref.node(rank), begin, function)
         return mesh
@@ -284,8 +285,9 @@ class HostMesh(Hosts):
 
 
 class ProcMesh(
-    SpawnsActors, MapsItems, HasNamespace, ChoosesOutput, HasProcessGroups, HasTensors, IndexedMesh
-):
+    SpawnsActors, MapsItems, HasNamespace, ChoosesOutput, HasProcessGroups, HasTensors,
+    RestartsRanks, IndexedMesh,
+):  # fmt: skip
     """A mesh of processes, on which actors are spawned. `HostMesh.spawn_procs` makes it."""
 
     def __init__(
@@ -542,7 +544,7 @@ def _register(run: Runtime, mesh: ProcMesh, procs: Procs) -> None:
     """
     ref = procs.ref
     run.hooks.on_proc_ready, run.terminations.on_bootstrapped = proc_ready, proc_bootstrapped
-    run.terminations.on_restarting = proc_restarting
+    run.terminations.on_restarting, run.terminations.on_back = proc_restarting, proc_back
     run.known.learn(ref)
     for rank in procs.region.ranks():
         run.node.expect(ref.node(rank), ref.site(rank))

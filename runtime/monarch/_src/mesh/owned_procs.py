@@ -11,7 +11,7 @@ from typing import Any
 
 from monarch._src.actor.future import Future
 from monarch._src.actor.runtime import Runtime
-from monarch._src.errors import death_error
+from monarch._src.errors import MeshStoppedError, death_error
 from monarch._src.events import MeshSpawned, bus
 from monarch._src.failures.report import RankFailure
 from monarch._src.mesh.procs import Procs
@@ -74,6 +74,10 @@ on_kept_mesh_stopped: Callable[[], None] = lambda: None  # noqa: E731
 def forget(procs: Procs) -> None:
     """Remove a mesh that is being stopped from the meshes of this process."""
     _owned.pop(procs.ref.uid, None)
+    for returning in list(procs.returning):
+        returning.end(
+            MeshStoppedError(f"{procs.ref.name!r} was stopped while ranks of it restarted")
+        )
     if procs.on_forgotten is not None:
         procs.on_forgotten()
 
@@ -128,7 +132,16 @@ def proc_bootstrapped(mesh: int, rank: int, failure: RankFailure | None) -> None
             procs.initialized.fail(death_error([failure]))
     elif procs.bootstrapped is not None:
         procs.bootstrapped.add(rank)
+        for returning in list(procs.returning):
+            returning.on_bootstrapped(rank)
         _settle_if_all(procs, procs.bootstrapped)
+
+
+def proc_back(mesh: int, rank: int, life: int) -> None:
+    """A restarted proc is up. On the receiving thread."""
+    found = _owned.get(mesh)
+    for returning in [] if found is None else list(found.procs.returning):
+        returning.on_up(rank, life)
 
 
 def proc_restarting(mesh: int, rank: int) -> None:

@@ -15,7 +15,6 @@ from monarch._src.shape import Region
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Bootstrap, Message, SpawnActor, StopProc
 
-
 MOST_KEPT = 64 << 20
 """Bytes of the constructor arguments of an actor mesh, up to which they are kept."""
 

@@ -336,9 +336,7 @@ class Routes:
                 self._note_sent(ref, region, message, payload)
             return self._send_directly(route, ref, region, message, payload, skip)
 
-    def _note_sent(
-        self, ref: ProcsRef, region: Region, message: Ordered, payload: Payload
-    ) -> None:
+    def _note_sent(self, ref: ProcsRef, region: Region, message: Ordered, payload: Payload) -> None:
         """Keep what later incarnations of these ranks need. Under the lock of the route."""
         if not ref.nodes:  # the process of a client is not restarted
             all_sizes = bool(ref.restarts)
