@@ -6,6 +6,7 @@ import sys
 from collections.abc import MutableMapping, Sequence
 
 from monarch.actor import ProcMesh
+from monarch_jupyter.actions.restart_ranks import restart_ranks
 from monarch_jupyter.actions.spawn import check_free, restart_named, spawn_request
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.arguments import Option
@@ -13,7 +14,8 @@ from monarch_jupyter.magics.command import Command, Invocation
 from monarch_jupyter.magics.spawn_request import (
     parse_spawn,
 )
-from monarch_jupyter.meshes.registry import complete_meshes, mesh_names, no_name
+from monarch_jupyter.meshes.registry import complete_meshes, no_name
+from monarch_jupyter.meshes.selection import parse_selection
 
 
 def _run(invocation: Invocation) -> ProcMesh:
@@ -64,21 +66,23 @@ def _run_restart(invocation: Invocation) -> None:
     if not names:
         raise no_name("restart", "the name of a mesh")
     name, *more = names
+    if "[" in " ".join(names):
+        selection = parse_selection(" ".join(names))
+        sys.stdout.write(f"{restart_ranks(selection, invocation.namespace)}\n")
+        return
     if more:
         raise CommandError("restart takes one mesh at a time")
-    whole, bracket, _ = name.partition("[")
-    if bracket and whole in mesh_names():
-        raise CommandError(
-            f"restart takes a whole mesh: `%monarch restart {whole}`. Ranks come back one by one "
-            f"in a mesh of `%monarch spawn {whole} ... --restart`"
-        )
     sys.stdout.write(f"{restart_named(name, invocation.namespace)}\n")
 
 
 RESTART = Command(
     name="restart",
-    usage="restart NAME",
-    summary="end a mesh, and spawn it again with the options of its first spawn",
+    usage="restart NAME | NAME[dim=A:B, ...]",
+    summary="end a mesh and spawn it again; or start some ranks again in their places",
     run=_run_restart,
+    examples=(
+        "%monarch restart workers",
+        "%monarch restart workers[gpus=3]",
+    ),
     complete=complete_meshes,
 )

@@ -37,6 +37,17 @@ def places_of(spawned: ProcMesh, mesh: ProcMesh) -> ValueMesh[int]:
     return frontend.as_viewed(ValueMesh(spawned.extent, range(len(spawned))), mesh)
 
 
+def actors_on(mesh: ProcMesh) -> list[ActorMesh]:
+    """The actor meshes of this kernel with an actor on any of these ranks."""
+    ranks, uid = set(places_of(as_spawned(mesh), mesh).values()), int(mesh.uid, 16)
+    targets = [(one, frontend.call_target_of(one)) for one in frontend.actor_meshes()]
+    return [
+        one
+        for one, target in targets
+        if target.procs.uid == uid and not ranks.isdisjoint(target.region.ranks())
+    ]
+
+
 def no_name(command: str, wanted: str) -> CommandError:
     """The error of a command that lacks a name; the text lists the meshes."""
     names = mesh_names()

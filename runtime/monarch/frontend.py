@@ -13,6 +13,7 @@ from monarch._src.logs.state.folding import Fold, OutputFolder, timed_folds
 from monarch._src.mesh.actor_mesh import CallTarget, call_target_of
 from monarch._src.mesh.constructor_payload import accompany_actors
 from monarch._src.mesh.live_update import actor_class_of, actor_meshes, failed_ranks, update_actors
+from monarch._src.mesh.rank_restarts import can_restart
 from monarch._src.mesh.selected_procs import as_viewed, coordinates
 from monarch._src.observe.meshes import (
     CodePlace,
@@ -46,6 +47,7 @@ __all__ = [
     "actor_meshes",
     "as_shown",
     "as_viewed",
+    "can_restart",
     "call_target_of",
     "coordinates",
     "endpoint_text",

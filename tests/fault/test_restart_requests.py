@@ -6,12 +6,14 @@ import os
 import pickle
 import queue
 import signal
+import sys
 from typing import Any
 
 import pytest
 
 from monarch._src.actor.deliver import restart_replay
 from monarch._src.actor.runtime import runtime
+from monarch._src.mesh.namespace import pushed_names
 from monarch.actor import (
     Actor,
     ActorError,
@@ -53,7 +55,7 @@ def test_a_dead_rank_comes_back_in_its_place_and_the_others_go_on(
     kill(counting, 1, faults)
     with pytest.raises(SupervisionError):
         counting.slice(gpus=1).count.call_one().get(timeout=60)
-    assert mesh.slice(gpus=1).restart().get(timeout=60) is None
+    assert mesh.slice(gpus=1).restart().get(timeout=60) == ()
     after = counting.pid.call().get(timeout=60).values()
     assert [a == b for a, b in zip(before, after, strict=True)] == [True, False, True]
     assert counts(counting) == counts(beside) == [2, 1, 2]
@@ -301,3 +303,49 @@ def test_nothing_is_left_of_earlier_lives(
     assert sum(name.startswith(mesh.uid) for name in peers) == 3
     mesh.stop().get(timeout=60)
     assert not any(name.startswith(mesh.uid) for name in peers)
+
+
+# --- names, and process groups --------------------------------------------------------------------
+
+
+def bind_here(name: str, value: Any) -> None:
+    """What a cell on a rank does."""
+    vars(sys.modules["__main__"])[name] = value
+
+
+class Binding(Counting):
+    """Binds a name as a cell does."""
+
+    @endpoint
+    def bind_name(self, name: str, value: Any) -> None:
+        bind_here(name, value)
+
+
+def test_what_was_pushed_and_scattered_is_bound_again_as_it_was_then(
+    mesh: ProcMesh, faults: Faults
+) -> None:
+    binding = mesh.spawn("binding", Binding, "first")
+    values, changed = list(range(6)), {"rate": 0.1}
+    mesh.push(config=changed, large=bytes(200_000))
+    mesh.scatter(rows=values)
+    changed["rate"] = 0.5
+    mesh.slice(gpus=slice(1, 3)).push(config={"rate": 0.2})
+    binding.bind_name.call("loss", 3.0).get(timeout=60)
+    kill(binding, 1, faults)
+    lost = mesh.slice(gpus=1).restart().get(timeout=60)
+    assert lost == ("names lost on gpus=1: loss (bound by a cell)",)
+    assert [value["rate"] for value in mesh.pull("config").values()] == [0.1, 0.2, 0.2]
+    assert mesh.pull("rows").values() == [[0, 1], [2, 3], [4, 5]]
+    assert [len(value) for value in mesh.pull("large").values()] == [200_000] * 3
+
+
+def test_a_value_that_was_too_large_to_keep_is_named(
+    mesh: ProcMesh, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pushed_names, "MOST_KEPT", 1000)
+    mesh.push(small=1, large=bytes(2000))
+    counting = mesh.spawn("counting", Counting, "first")
+    kill(counting, 2, faults)
+    lost = mesh.slice(gpus=2).restart().get(timeout=60)
+    assert lost == ("names lost on gpus=2: large (too large to be kept)",)
+    assert mesh.pull("small").values() == [1, 1, 1]

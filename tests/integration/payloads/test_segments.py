@@ -82,6 +82,7 @@ def test_a_cast_to_many_ranks_is_one_segment_that_the_relay_never_opens(
     assert list(workers.add.call(numbers(), 3).get().values()) == [(True, True, 3)] * 8
     assert counts().placed == placed + 1
     workers.drop.call().get()
+    workers.stop().get()  # constructor arguments are kept for restarts until then
     until(is_free_again, "the segments are free when the last view is gone")
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
     from datetime import timedelta
 
     from monarch._src.wire.messages import (
@@ -79,6 +79,10 @@ class Parts(Protocol):
         self, procs: Any, backend: str | None, timeout: float | timedelta | None
     ) -> None:
         """See `ProcMesh.init_process_group`."""
+        ...
+
+    def remake_process_groups(self, procs: Any, ranks: Sequence[int]) -> Awaitable[list[str]]:
+        """Make the groups again that had these restarted ranks; lines about those it could not."""
         ...
 
     def device_mesh(self, procs: Any, backend: str | None) -> Any:

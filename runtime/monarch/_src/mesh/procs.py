@@ -9,6 +9,7 @@ from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.failures.report import RankFailure
 from monarch._src.mesh.actor_mesh import Actors
+from monarch._src.mesh.namespace.pushed_names import PushedNames
 from monarch._src.mesh.returning_ranks import ReturningRanks
 from monarch._src.net.local.interrupt import GuardedLock
 from monarch._src.shape import Region
@@ -37,4 +38,5 @@ class Procs:
         self.imports: tuple[str, ...] = ()  # the libraries that its processes are forked with
         self.on_forgotten: Callable[[], None] | None = None  # of the driver of its tensors
         self.returning: list[ReturningRanks] = []  # the ranks that are being restarted by request
+        self.names = PushedNames()  # in the `__main__` of its ranks
         self.lock = GuardedLock()

@@ -17,10 +17,12 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from monarch._src.actor.background import deferred
 from monarch._src.actor.future import Future
 from monarch._src.actor.inspect.agent_client import AgentGoneError
+from monarch._src.actor.parts import parts
 from monarch._src.actor.runtime import Runtime
 from monarch._src.errors import SupervisionError
 from monarch._src.failures.report import RankFailure, points_text
 from monarch._src.mesh.actor_mesh import ActorMesh
+from monarch._src.mesh.namespace.restarts import bind_again
 from monarch._src.mesh.procs import Procs
 from monarch._src.mesh.returning_ranks import ReturningRanks
 from monarch._src.mesh.spawning import no_agent
@@ -42,7 +44,7 @@ class RestartsRanks:
     def _check_usable(self) -> None:
         """Raise MeshStoppedError if the mesh was stopped."""
 
-    def restart(self) -> Future[None]:
+    def restart(self) -> Future[tuple[str, ...]]:
         """Start the process of each rank of this mesh or slice again, in its place. Begins at once.
 
         A rank that has died gets a new process. A rank that lives is stopped first, clean-up
@@ -50,9 +52,14 @@ class RestartsRanks:
         with the same arguments, every handle goes on working, and state in memory is lost. Calls
         that were under way on a living rank raise RestartedError.
 
-        The future is done when the processes are up and the constructors have run. It fails with a
-        SupervisionError if a rank does not come up; such a rank is dead, with the failure that it
-        had before. Ranks that have come up stay up.
+        Values that `push` and `scatter` have bound there are bound again, as they were then, and
+        process groups of `init_process_group` are made again. The future is done when the processes
+        are up, the constructors have run, and that is done too. Its value has a line for each thing
+        that could not be made again, such as names that cells have bound, and values of more than
+        64 MiB.
+
+        The future fails with a SupervisionError if a rank does not come up; such a rank is dead,
+        with the failure that it had before. Ranks that have come up stay up.
 
         Raises:
             ValueError: this is a reference that another process owns, or a mesh that is kept; or
@@ -66,7 +73,7 @@ class RestartsRanks:
         if run.node.is_fork:
             raise RuntimeEnded(FORKED)
         _check(run, procs, ranks)
-        future: Future[None] = deferred(_restart(run, procs, ranks))
+        future = deferred(_restart(self, run, procs, ranks))
         future.on_done(lambda: None)  # begins it
         return future
 
@@ -103,6 +110,16 @@ def _check(run: Runtime, procs: Procs, ranks: Sequence[int]) -> None:
         raise RuntimeError(f"{_text(procs, again)} is being restarted already; wait for that")
 
 
+def can_restart(mesh: RestartsRanks, ranks: Sequence[int]) -> bool:
+    """Whether `restart` takes these ranks of the mesh, as far as this process knows."""
+    procs, run = mesh._procs, mesh._runtime  # pyright: ignore[reportPrivateUsage]
+    try:
+        _check(run, procs, ranks)
+    except (ValueError, RuntimeError):
+        return False
+    return procs.stopped is None
+
+
 def _text(procs: Procs, ranks: Collection[int]) -> str:
     """`workers[gpus=3]`, or more ranks of one mesh."""
     extent, name = procs.ref.extent, procs.ref.name
@@ -131,7 +148,9 @@ def _returning(run: Runtime, procs: Procs, ranks: Sequence[int]) -> Generator[Re
             end()
 
 
-async def _restart(run: Runtime, procs: Procs, ranks: Sequence[int]) -> None:
+async def _restart(
+    mesh: RestartsRanks, run: Runtime, procs: Procs, ranks: Sequence[int]
+) -> tuple[str, ...]:
     uid = procs.ref.uid
     dead = dict(run.known.dead(uid))
     with _returning(run, procs, ranks) as returning:
@@ -151,6 +170,10 @@ async def _restart(run: Runtime, procs: Procs, ranks: Sequence[int]) -> None:
                 remedy="find the cause, then restart() it once more",
             )
     _settle_initialized(run, procs)
+    return (
+        *await bind_again(mesh, procs, ranks),
+        *await parts().remake_process_groups(mesh, ranks),
+    )
 
 
 async def _request(run: Runtime, procs: Procs, ranks: Sequence[int]) -> dict[int, int]:

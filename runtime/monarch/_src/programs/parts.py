@@ -89,6 +89,11 @@ class _Parts:
 
         init_process_group(procs, backend, timeout)
 
+    def remake_process_groups(self, procs: Any, ranks: Sequence[int]) -> Awaitable[list[str]]:
+        from monarch._src.spmd.process_group import remake_process_groups
+
+        return remake_process_groups(procs, ranks)
+
     def device_mesh(self, procs: Any, backend: str | None) -> Any:
         from monarch._src.spmd.process_group import device_mesh
 

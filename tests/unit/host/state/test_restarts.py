@@ -507,8 +507,9 @@ class World:
             proc.restarts and len(proc.restarts.recent), mesh and mesh.stopping,
         )  # fmt: skip
         return (
-            self.by_request, of_proc, frozenset(self.to_fork), frozenset(self.alive), frozenset(self.greeted),
-            frozenset(self.killed), self.asked, frozenset(self.told.items()), self.freed,
+            self.by_request, of_proc, frozenset(self.to_fork), frozenset(self.alive),
+            frozenset(self.greeted), frozenset(self.killed), self.asked,
+            frozenset(self.told.items()), self.freed,
         )  # fmt: skip
 
 

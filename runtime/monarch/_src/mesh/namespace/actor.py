@@ -11,8 +11,9 @@ from typing import Any
 
 from monarch._src.actor.call.pickling_errors import unpicklable_item
 from monarch._src.actor.endpoint import Actor, endpoint
-from monarch._src.actor.serialize import pack_value
+from monarch._src.actor.serialize import pack_value, unpack_value
 from monarch._src.pickling.main_names import MAIN
+from monarch._src.wire.frames import Payload
 
 
 class Namespace(Actor):
@@ -27,6 +28,13 @@ class Namespace(Actor):
     def receive(self, values: dict[str, Any]) -> None:
         """Hold values until every rank has its own."""
         self._received = values
+
+    @endpoint
+    def receive_packed(self, values: dict[str, tuple[bytes, list[bytes | bytearray]]]) -> None:
+        """As `receive`, of values that are pickled: the body, and its buffers."""
+        self._received = {
+            name: unpack_value(Payload(body, buffers)) for name, (body, buffers) in values.items()
+        }
 
     @endpoint
     def bind(self) -> None:

@@ -16,6 +16,7 @@ from monarch._src.actor.attribution import transfer_span
 from monarch._src.actor.call.pickling_errors import unpicklable_item
 from monarch._src.actor.serialize import pack_value
 from monarch._src.failures.report import at_text, points_text
+from monarch._src.mesh.procs import Procs
 from monarch._src.shape import MeshTrait, ValueMesh
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ _OF_RANKS = ("rank", "point")  # bound on each rank by the runner of cells
 
 class HasNamespace(MeshTrait):
     """Mixed into ProcMesh: values in the `__main__` of each rank, where cells run."""
+
+    _procs: Procs
 
     @property
     @abstractmethod
@@ -151,6 +154,21 @@ class HasNamespace(MeshTrait):
             for answer in received:
                 answer.get()
             namespace.bind.call().get()
+        if self._procs.owned and not self._procs.kept:
+            self._keep(values, parts)
+
+    def _keep(
+        self, values: Mapping[str, Any], parts: Sequence[Mapping[str, Any]] | None
+    ) -> None:
+        """Keep what was bound, for ranks that are restarted."""
+        names, ranks = self._procs.names, self._region.ranks()
+        if parts is None:
+            for name, value in values.items():
+                names.bound(name, ranks, pack_value(value, loose=True))
+            return
+        for rank, part in zip(ranks, parts, strict=True):
+            for name, value in part.items():
+                names.bound(name, [rank], pack_value(value, loose=True))
 
     def _missing_text(
         self, name: str, there: Sequence[bool], names: Callable[[], Sequence[str]]
