@@ -5,12 +5,12 @@ Runs in: the kernel, any thread.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from monarch import frontend, observe
 from monarch.actor import ActorMesh, ProcMesh, RankFailure
 from monarch_jupyter.meshes.spawn_requests import can_restart, restarts_ranks
-from monarch_jupyter.meshes.survivors import selection_text, surviving_slices
+from monarch_jupyter.meshes.survivors import selection_text, slices_of, surviving_slices
 from monarch_jupyter.rendering.units import count
 
 # Kinds of failures after which the failed actor or process cannot be called any more.
@@ -62,9 +62,10 @@ def advice(
         again = f"This line starts {name} again, without its actors:\n%monarch restart {name}"
     ranks = {failure.rank for failure in ended}.union(frontend.failed_ranks(procs))
     dead = [procs.extent.point_of_rank(rank) for rank in sorted(ranks)]
-    if procs.sizes and frontend.can_restart(procs, ranks):
+    if procs.sizes and frontend.can_restart(procs, sorted(ranks)):
         some, in_place = ("This line", "its place") if len(ranks) == 1 else ("This", "their places")
-        lines = "\n".join(f"%monarch restart {one}" for one in _selections(name, procs, ranks))
+        slices = [selection_text(one) for one in slices_of(procs.sizes, dead)]
+        lines = "\n".join(f"%monarch restart {name}[{one}]" for one in slices)
         again = f"{some} brings {it} back in {in_place}, and makes the actors there anew:\n{lines}"
     left = [f"%%monarch on {name}[{selection_text(one)}]"
             for one in surviving_slices(procs.sizes, dead)]  # fmt: skip
@@ -73,15 +74,6 @@ def advice(
     more = f", and on {count(len(left) - MOST, 'smaller slice')}" if len(left) > MOST else ""
     lines = "\n".join(left[:MOST])
     return f"{raises}.{by_itself} Cells run on the other ranks with{more}:\n{lines}\n{again}"
-
-
-def _selections(name: str, procs: ProcMesh, ranks: Collection[int]) -> list[str]:
-    """Slices of a mesh that together have exactly these ranks, as magics take them."""
-    if len(ranks) == len(procs):
-        whole = {dim: range(size) for dim, size in procs.sizes.items()}
-        return [f"{name}[{selection_text(whole)}]"]
-    living = [point for rank, point in enumerate(procs.extent.points()) if rank not in ranks]
-    return [f"{name}[{selection_text(one)}]" for one in surviving_slices(procs.sizes, living)]
 
 
 def _is_death(failure: RankFailure) -> bool:

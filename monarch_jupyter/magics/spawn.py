@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import MutableMapping, Sequence
 
+from monarch import frontend, observe
 from monarch.actor import ProcMesh
 from monarch_jupyter.actions.restart_ranks import restart_ranks
 from monarch_jupyter.actions.spawn import check_free, restart_named, spawn_request
@@ -16,6 +17,7 @@ from monarch_jupyter.magics.spawn_request import (
 )
 from monarch_jupyter.meshes.registry import complete_meshes, no_name
 from monarch_jupyter.meshes.selection import parse_selection
+from monarch_jupyter.meshes.survivors import selection_text, slices_of
 
 
 def _run(invocation: Invocation) -> ProcMesh:
@@ -75,6 +77,19 @@ def _run_restart(invocation: Invocation) -> None:
     sys.stdout.write(f"{restart_named(name, invocation.namespace)}\n")
 
 
+def _complete_restart(words: Sequence[str], namespace: MutableMapping[str, object]) -> list[str]:
+    """Meshes, and the dead ranks of each."""
+    if words:
+        return []
+    dead = [
+        f"{mesh.name}[{selection_text(one)}]"
+        for mesh in observe.meshes()
+        if mesh.sizes and (ranks := frontend.failed_ranks(mesh))
+        for one in slices_of(mesh.sizes, [mesh.extent.point_of_rank(rank) for rank in ranks])
+    ]
+    return [*complete_meshes(words, namespace), *dead]
+
+
 RESTART = Command(
     name="restart",
     usage="restart NAME | NAME[dim=A:B, ...]",
@@ -84,5 +99,5 @@ RESTART = Command(
         "%monarch restart workers",
         "%monarch restart workers[gpus=3]",
     ),
-    complete=complete_meshes,
+    complete=_complete_restart,
 )

@@ -1,10 +1,10 @@
-"""The slices of a mesh that leave failed ranks out. No I/O."""
+"""The slices of a mesh that leave failed ranks out, or have them only. No I/O."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from itertools import pairwise
+from itertools import pairwise, product
 
 
 def surviving_slices(
@@ -17,6 +17,18 @@ def surviving_slices(
     """
     found = [{dim: one[dim] for dim in sizes if dim in one} for one in _slices(dict(sizes), failed)]
     return sorted(found, key=lambda one: -_count(sizes, one))
+
+
+def slices_of(
+    sizes: Mapping[str, int], chosen: Collection[Mapping[str, int]]
+) -> list[dict[str, range]]:
+    """Slices that together have exactly these ranks; each gives a range, or one index, of dims."""
+    wanted = [dict(point) for point in chosen]
+    points = (dict(zip(sizes, at, strict=True)) for at in product(*map(range, sizes.values())))
+    others = [point for point in points if point not in wanted]
+    if not others:
+        return [{dim: range(size) for dim, size in sizes.items()}]
+    return surviving_slices(sizes, others)
 
 
 def selection_text(dims: Mapping[str, range]) -> str:

@@ -372,7 +372,10 @@ def test_a_mesh_with_a_dead_rank_refuses_new_actors_but_not_on_what_is_left(
 ) -> None:
     mesh.spawn("faulty", Faulty).slice(gpus=2).exit_hard.call_one(4).exception(timeout=60)
     faults.take()
-    remedy = r"'echo' is not spawned: stop\(\) these procs and spawn others, or go on with a slice"
+    remedy = (
+        r"'echo' is not spawned: restart\(\) them, or stop\(\) these procs and spawn others, or go "
+        "on with a slice"
+    )
     with pytest.raises(SupervisionError, match=rf"(?s)exited with status 4.*\n{remedy}") as refused:
         mesh.spawn("echo", Echo)
     assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)

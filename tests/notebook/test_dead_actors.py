@@ -188,14 +188,14 @@ def test_of_a_dead_process_the_advice_has_lines_to_paste_for_every_other_rank(
         "Cells run on the other ranks with:\n"
         "%%monarch on w[gpus=2:4]\n"
         "%%monarch on w[gpus=0]\n"
-        "This line starts w again, without its actors:\n"
-        "%monarch restart w\n"
+        "This line brings it back in its place, and makes the actors there anew:\n"
+        "%monarch restart w[gpus=1]\n"
     ) in text
     text = kernel.run("%%monarch on w\nrank").traceback
     assert text.partition("\n\n")[2].startswith(
         "the cell has not begun. `%monarch spawn --restart`"
     )
-    assert "with:\n%%monarch on w[gpus=2:4]\n%%monarch on w[gpus=0]\nThis line starts w" in text
+    assert "with:\n%%monarch on w[gpus=2:4]\n%%monarch on w[gpus=0]\nThis line brings it" in text
     assert kernel.ok("%%monarch on w[gpus=0]\nrank").result["text/plain"].split()[-1] == "0"
     assert kernel.ok("%%monarch on w[gpus=2:4]\nrank").result["text/plain"].split()[-1] == "3"
     assert kernel.ok("%monarch stop w").stdout == "stopped w: its 4 processes have ended\n"

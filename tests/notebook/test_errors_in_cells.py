@@ -245,7 +245,7 @@ def test_what_can_be_done_about_a_death_is_said_with_it(kernel: Kernel) -> None:
         assert "calls that include workers[gpus=1] raise from now on. " in text
         assert 'restart="on-failure"' in text
         assert "\n%%monarch on workers[gpus=2:4]\n%%monarch on workers[gpus=0]\n" in text
-        assert "\n%monarch restart workers\n" in text
+        assert "\n%monarch restart workers[gpus=1]\n" in text
     kernel.ok(
         "from monarch.actor import this_host\n"
         "again = this_host().spawn_procs({'gpus': 2}, restart='on-failure')\n"
@@ -354,7 +354,7 @@ def test_a_failure_that_nobody_waits_for_is_said_once_in_the_notebook(kernel: Ke
     )
     assert len(re.findall(r"^monarch: .*gpus=2", shown.stderr, re.MULTILINE)) == 1
     assert "calls that include workers[gpus=2] raise from now on" in shown.stderr
-    assert "workers again, without its actors: `%monarch restart workers`\n" in shown.stderr
+    assert "makes the actors there anew: `%monarch restart workers[gpus=2]`\n" in shown.stderr
     assert kernel.value("os.getpid() == kept") == "True"
     assert kernel.run("frail.step.call([]).get()").error_name == "SupervisionError"
 
@@ -479,7 +479,7 @@ def test_a_refused_spawn_says_what_failed_and_what_to_do(kernel: Kernel) -> None
     assert re.search(r"workers\[gpus=1\] \(pid \d+\) died earlier, while it ran Frail\.die", text)
     assert "'more' is not spawned. `%monarch spawn --restart` (in code" in text
     assert "\n%%monarch on workers[gpus=2:4]\n" in text
-    assert "\n%monarch restart workers\n" in text
+    assert "\n%monarch restart workers[gpus=1]\n" in text
 
 
 @pytest.mark.slow

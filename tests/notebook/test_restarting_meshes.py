@@ -27,13 +27,12 @@ class Frail(Actor):
 """
 
 
-def test_the_line_of_a_death_starts_the_mesh_again_as_it_was_spawned(kernel: Kernel) -> None:
+def test_a_mesh_with_a_dead_rank_is_spawned_again_as_it_was(kernel: Kernel) -> None:
     kernel.ok("%monarch spawn workers gpus=2 --env MODE=fast")
     kernel.ok(f"{FRAIL}\nfrail = workers.spawn('frail', Frail)\nsame = workers")
     text = kernel.run("frail.slice(gpus=1).die.call_one().get()").traceback
-    line = "%monarch restart workers"
-    assert f"\n{line}\n" in text
-    assert kernel.ok(line).stdout == (
+    assert "\n%monarch restart workers[gpus=1]\n" in text
+    assert kernel.ok("%monarch restart workers").stdout == (
         "restarted workers: 2 new processes; spawn its actors again: frail\n"
     )
     kernel.ok("frail = workers.spawn('frail', Frail)")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
+import signal
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from monarch.actor import HostMesh
+from monarch.observe import snapshot
 from monarch.spmd import DeviceMeshRef, device_mesh_async, init_process_group_async
+from tests.conftest import Faults
 from tests.integration.gates import GateKeeper
 from tests.integration.spmd.conftest import Trainers, on
 from tests.integration.spmd.trainers import TORCH, Trainer
@@ -151,3 +155,30 @@ def test_a_group_of_the_users_own_code_is_not_replaced(trainers: Trainers) -> No
     with pytest.raises(RuntimeError, match=r"trainers\[gpus=1\] has made a process group"):
         procs.slice(gpus=slice(1, 2)).init_process_group()
     assert list(actors.add.call(1.0).get(timeout=60).values()) == [2.0] * 2
+
+
+def test_a_group_is_made_again_when_a_rank_of_it_is_restarted(
+    trainers: Trainers, faults: Faults
+) -> None:
+    procs = trainers(gpus=3)
+    actors = on(procs, Trainer)
+    procs.init_process_group(timeout=60)
+    assert list(actors.add.call(1.0).get(timeout=60).values()) == [3.0] * 3
+    os.kill(snapshot()[-1].rows[2].pid or 0, signal.SIGKILL)
+    faults.take_ranks({2})
+    assert procs.slice(gpus=2).restart().get(timeout=60) == ()
+    assert list(actors.add.call(1.0).get(timeout=60).values()) == [3.0] * 3
+
+
+def test_a_group_that_lacks_another_rank_is_named_when_it_is_not_made_again(
+    trainers: Trainers, faults: Faults
+) -> None:
+    procs = trainers(gpus=3)
+    procs.init_process_group()
+    for rank in (1, 2):
+        os.kill(snapshot()[-1].rows[rank].pid or 0, signal.SIGKILL)
+    faults.take_ranks({1, 2})
+    (line,) = procs.slice(gpus=1).restart().get(timeout=60)
+    assert line.startswith("process group of trainers not made again: trainers[gpus=2] (pid ")
+    assert procs.slice(gpus=2).restart().get(timeout=60) == ()
+    assert list(on(procs, Trainer).add.call(1.0).get(timeout=60).values()) == [3.0] * 3

@@ -102,7 +102,9 @@ class SpawnsActors:
         if gone:
             label = is_label(cls.name)
             refusal = f"{cls.name} has not begun" if label else f"{name!r} is not spawned"
-            raise self._refused(refusal, gone, "stop() these procs and spawn others")
+            again = self._procs.owned and not self._procs.kept
+            remedy = "stop() these procs and spawn others"
+            raise self._refused(refusal, gone, f"restart() them, or {remedy}" if again else remedy)
 
     def _refused(self, refusal: str, gone: list[RankFailure], remedy: str) -> SupervisionError:
         if all(failure.kind == "out of reach" for failure in gone):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from monarch._src.actor.parts import set_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
     from datetime import timedelta
 
     from monarch._src.wire.messages import (

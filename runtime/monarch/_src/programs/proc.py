@@ -87,7 +87,7 @@ class Program(ProcProgram):
         runtime.slot = Slot(spec.board, boot.rank)
         WRITTEN.begin(flush_all, runtime.slot.reads())
         runtime.serves_at = spec.serves_at
-        runtime.proc_ref = ProcsRef(
+        ref = runtime.proc_ref = ProcsRef(
             spec.mesh, spec.name, tuple(spec.labels), tuple(spec.sizes), spec.directory,
             # Restarted by request, it looks the other ranks up: they may have been restarted too.
             ties.owner, runtime.host, (), spec.while_restarting or ("wait" if boot.life else ""),
@@ -95,7 +95,7 @@ class Program(ProcProgram):
         )  # fmt: skip
         self._incarnation = boot.life
         self._restarts = bool(spec.while_restarting)
-        if runtime.proc_ref.restarts:
+        if ref.restarts:
             runtime.known.set_incarnation(spec.mesh, boot.rank, boot.life)
         runtime.client_ref = client_ref(
             ties.client, spec.directory, runtime.host, ties.client_number

@@ -47,8 +47,8 @@ class MeshWatch:
         self._region = procs._region  # pyright: ignore[reportPrivateUsage]
         self.members: Any = procs.spawn(NAME, GroupMember)
         self.procs = procs
-        # The arguments of the last `init_process_group` that has succeeded.
-        self.made: tuple[str | None, float] | None = None
+        # Of the last group that was made: a number that grows, the backend, the time-out.
+        self.made: tuple[int, str | None, float] | None = None
         self._unsubscribe: list[Callable[[], None]] = [
             bus.subscribe(RankFailed, self._on_rank_ended),
             bus.subscribe(RankRestarting, self._on_rank_ended),
@@ -147,25 +147,24 @@ async def init_process_group_async(
     await _join(procs, members, plan, one_host=len(set(hosts)) == 1)
     watch = _watches.get((shared_procs(procs).ref.uid, procs._region))  # pyright: ignore[reportPrivateUsage]
     if watch is not None:
-        watch.made = backend, timeout_s
+        watch.made = next(_numbers), backend, timeout_s
 
 
 async def remake_process_groups(procs: ProcMesh, ranks: Sequence[int]) -> list[str]:
     """Make the groups again that had these ranks, which were restarted.
 
-    A rank has one default group: of several meshes and slices with the rank, the last one's. Returns
+    They are made in the order of then, since the last group of a rank is its default group. Returns
     a line for each group that could not be made.
     """
     uid = shared_procs(procs).ref.uid
     lines: list[str] = []
-    for watch in list(_watches.values()):
-        of, made = watch.procs, watch.made
-        region = of._region  # pyright: ignore[reportPrivateUsage]
-        if shared_procs(of).ref.uid != uid or made is None or watch.has_stopped:
-            continue
-        if not any(rank in region for rank in ranks):
-            continue
-        backend, timeout_s = made
+    found = [
+        (watch.made, watch.procs)
+        for (mesh, region), watch in list(_watches.items())
+        if mesh == uid and watch.made is not None and not watch.has_stopped
+        and any(rank in region for rank in ranks)
+    ]  # fmt: skip
+    for (_, backend, timeout_s), of in sorted(found, key=lambda one: one[0][0]):
         try:
             await init_process_group_async(of, backend, timeout=timeout_s)
         except Exception as error:

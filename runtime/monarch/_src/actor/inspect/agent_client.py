@@ -46,13 +46,13 @@ from monarch._src.wire.messages import (
 
 _STREAMS = ("stderr", "stdout")  # odd numbers are stdout
 Question: TypeAlias = (
-    "Snapshot | FlushOutput | ReadStacks | SampleStacks | SignalProcs | SetRestarts | RestartRanks"
-    " | ReadTable"
-)
+    Snapshot | FlushOutput | ReadStacks | SampleStacks | SignalProcs | SetRestarts | RestartRanks
+    | ReadTable
+)  # fmt: skip
 Answer: TypeAlias = (
-    "Snapshotted | OutputFlushed | StacksRead | StacksSampled | Signalled | RestartsSet"
-    " | RanksRestarting | TableRead"
-)
+    Snapshotted | OutputFlushed | StacksRead | StacksSampled | Signalled | RestartsSet
+    | RanksRestarting | TableRead
+)  # fmt: skip
 
 
 class AgentGoneError(RuntimeError):

@@ -157,9 +157,7 @@ class HasNamespace(MeshTrait):
         if self._procs.owned and not self._procs.kept:
             self._keep(values, parts)
 
-    def _keep(
-        self, values: Mapping[str, Any], parts: Sequence[Mapping[str, Any]] | None
-    ) -> None:
+    def _keep(self, values: Mapping[str, Any], parts: Sequence[Mapping[str, Any]] | None) -> None:
         """Keep what was bound, for ranks that are restarted."""
         names, ranks = self._procs.names, self._region.ranks()
         if parts is None:

@@ -36,7 +36,7 @@ async def bind_again(mesh: Any, procs: Procs, ranks: Sequence[int]) -> list[str]
     if too_large:
         lines.append(f"names lost on {where}: {', '.join(too_large)} (too large to be kept)")
     peer = await _names_of_peer(mesh, procs, ranks)
-    lost = sorted(peer - set.intersection(*there.values()))
+    lost = sorted(name for name in peer if not all(name in names for names in there.values()))
     if lost:
         lines.append(f"names lost on {where}: {', '.join(lost)} (bound by a cell)")
     return lines
