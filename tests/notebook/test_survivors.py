@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch_jupyter.meshes.survivors import selection_text, surviving_slices
+from monarch_jupyter.meshes.survivors import selection_text, slices_of, surviving_slices
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,19 @@ def test_every_rank_that_has_not_failed_is_in_one_slice(data: st.DataObject) -> 
     for point in points:
         found = [one for one in slices if all(point[dim] in ranks for dim, ranks in one.items())]
         assert len(found) == (point not in failed)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "chosen", "slices"),
+    [
+        ({"gpus": 4}, [{"gpus": 3}], ["gpus=3"]),
+        ({"gpus": 4}, [{"gpus": 1}, {"gpus": 2}], ["gpus=1:3"]),
+        ({"gpus": 4}, [{"gpus": 0}, {"gpus": 2}], ["gpus=0", "gpus=2"]),
+        ({"gpus": 2}, [{"gpus": 0}, {"gpus": 1}], ["gpus=0:2"]),
+        ({"hosts": 2, "gpus": 2}, [{"hosts": 1, "gpus": 0}, {"hosts": 1, "gpus": 1}], ["hosts=1"]),
+    ],
+)
+def test_slices_have_all_and_only_the_ranks_that_are_chosen(
+    sizes: dict[str, int], chosen: list[dict[str, int]], slices: list[str]
+) -> None:
+    assert [selection_text(one) for one in slices_of(sizes, chosen)] == slices
