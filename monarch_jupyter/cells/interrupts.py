@@ -2,8 +2,9 @@
 
 Runs in: the kernel. The handler of SIGINT runs in the main thread, records the cell's open calls,
 and then calls the kernel's own handler; a thread of this module cancels the calls and reports the
-result in one line. An idle kernel ignores SIGINT, and so does this handler, except for presses that
-escalate the interrupt of the last cell.
+result in one line. Work of futures that an earlier cell has begun goes on, unless this cell waits
+for it. An idle kernel ignores SIGINT; this handler ends the work that is under way then, and takes
+presses that escalate the last interrupt.
 Owns: that thread, the handler while a cell runs and while none does, and the descriptor that wakes
 the kernel's loop (a cell that awaits is not interrupted before the loop wakes); from `install`
 until `restore`.
@@ -21,6 +22,7 @@ from types import FrameType
 from typing import Any
 
 from monarch import frontend, observe
+from monarch.actor import WorkFuture
 from monarch.frontend import endpoint_text, name_ranks
 from monarch.observe import OpenCall
 from monarch_jupyter.cells.interrupt_policy import InterruptLevel, InterruptPolicy
@@ -37,10 +39,11 @@ LOOK = 0.01
 
 @dataclass(frozen=True)
 class Press:
-    """The button was pressed at `at`; a cell that runs has these calls open."""
+    """The button was pressed at `at`, and is meant for these calls, and for the work of futures."""
 
     at: float
     calls: tuple[OpenCall, ...]
+    work: tuple[WorkFuture[Any], ...] = ()
 
 
 class InterruptHandler:
@@ -117,18 +120,25 @@ class InterruptHandler:
         self._chained_handler = None
 
     def _on_sigint(self, number: int, frame: FrameType | None) -> None:
-        # The cell may wait for a call of an earlier cell, which is meant too.
-        calls = [c for c in observe.open_calls() if c.awaited or c.number > self._since]
+        # The cell may wait for a call of an earlier cell, which is meant too. Work that began in an
+        # earlier cell goes on, though its calls may be new.
+        others = frontend.calls_of_others(self._since)
+        open_now = [c for c in observe.open_calls() if c.number not in others]
+        calls = [c for c in open_now if c.awaited or c.number > self._since]
+        work = [w for w in frontend.work_under_way() if w.awaited or w.number > self._since]
         self._pressed = True
         self.presses += 1
-        self._presses.put(Press(time.monotonic(), tuple(calls)))
+        self._presses.put(Press(time.monotonic(), tuple(calls), tuple(work)))
         if callable(self._chained_handler):
             self._chained_handler(number, frame)
 
     def _on_idle_sigint(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
-        if self._policy.escalates(now):
-            self._presses.put(Press(now, ()))
+        work = tuple(frontend.work_under_way())
+        if work or self._policy.escalates(now):
+            numbers = frozenset(number for one in work for number in one.calls)
+            calls = tuple(call for call in observe.open_calls() if call.number in numbers)
+            self._presses.put(Press(now, calls, work))
         elif callable(self._idle_before):
             self._idle_before(number, frame)
 
@@ -149,6 +159,8 @@ class InterruptHandler:
         level = self._policy.press(press.at, calls_open=bool(left))
         if level is InterruptLevel.CANCEL:
             self._open_numbers = tuple(call.number for call in press.calls)
+            for work in press.work:
+                work.cancel()
             if press.calls:
                 observe.cancel_calls(call for call in press.calls if not call.hands_on)
                 self._wait_for(self._open_numbers)

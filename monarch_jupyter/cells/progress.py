@@ -133,7 +133,8 @@ class _CellProgress:
     def refresh(self) -> None:
         """Show the work that is under way now."""
         now = time.monotonic()
-        calls = observe.open_calls(self._since)
+        others = frontend.calls_of_others(self._since)
+        calls = [one for one in observe.open_calls(self._since) if one.number not in others]
         starting = [one for one in frontend.starting() if one.uid not in self._others]
         pulls = observe.open_pulls()
         # A map of an earlier cell counts if this cell takes its results.

@@ -75,7 +75,8 @@ class UnreadErrors:
     def _report(self, errors: Sequence[UnreadError]) -> None:
         kinds: dict[tuple[object, ...], list[UnreadError]] = {}
         for error in errors:
-            kinds.setdefault((error.origin, error.failures[0].place), []).append(error)
+            what = error.failures[0].place if error.failures else error.text
+            kinds.setdefault((error.origin, what), []).append(error)
         for alike in kinds.values():
             self._say(unread_text(alike), alike[0].origin)
 
@@ -84,10 +85,12 @@ def unread_text(errors: Sequence[UnreadError]) -> str:
     """The notice about calls that failed in the same way, on one line."""
     first = errors[0]
     groups = frontend.failures_by_place(first.failures)
-    said = "; ".join(" ".join(line.split()) for group in groups for line in headline(group))
+    lines = [line for group in groups for line in headline(group)] or [first.text]
+    said = "; ".join(" ".join(line.split()) for line in lines)
     more = len(errors) - 1
     calls = f", as {more} more call{'s' * (more > 1)} did" if more else ""
+    of = "" if first.text else " of the call"
     return (
-        f"monarch: {said}{calls}. Nothing has read this error: the future of the call was dropped "
-        "without .get() or await"
+        f"monarch: {said}{calls}. Nothing has read this error: the future{of} was dropped without "
+        ".get() or await"
     )

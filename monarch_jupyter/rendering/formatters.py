@@ -19,6 +19,7 @@ from monarch.actor import (
     RankFailure,
     SupervisionError,
     ValueMesh,
+    WorkFuture,
 )
 from monarch.debug import WaitingRanks
 from monarch.frontend import name_ranks
@@ -97,11 +98,12 @@ class Formatters:
             lambda found: flame_text(found, self._cell_names),
             lambda found: flame_html(found, self._cell_names),
         )
-        self._register(
-            Future,
-            lambda future: future_text(future, self._cell_names),
-            lambda future: future_html(future, self._cell_names),
-        )
+        for kind in (Future, WorkFuture):
+            self._register(
+                kind,
+                lambda future: future_text(future, self._cell_names),
+                lambda future: future_html(future, self._cell_names),
+            )
         self._register(MeshSnapshot, mesh_text, mesh_html)
         self._register(Metrics, _metrics_text, _metrics_html)
         self._register(QueryResult, query_text, query_html)
@@ -177,7 +179,7 @@ class Formatters:
 PICTURED = (
     ProcMesh, ActorMesh, HostMesh, ValueMesh, Future, MeshSnapshot, Metrics, QueryResult, Stacks,
     FlameGraph, Profile, MeshStacks, AttachedSession, MeshFailure, RankFailure, ActorError,
-    SupervisionError,
+    SupervisionError, WorkFuture,
 )  # fmt: skip
 """Classes that have their own representation."""
 

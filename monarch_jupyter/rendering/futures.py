@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from monarch import observe
-from monarch.actor import ActorError, Future, SupervisionError, ValueMesh
+from monarch.actor import ActorError, Future, SupervisionError, ValueMesh, WorkFuture
 from monarch.frontend import endpoint_text, name_ranks
 from monarch.observe import OpenCall
 from monarch_jupyter.rendering import html
@@ -55,6 +55,8 @@ def future_html(future: Future[Any], cell_names: CellNames) -> Html:
 
 
 def _of(future: Future[Any], *, waits: bool = False) -> str:
+    if isinstance(future, WorkFuture):
+        return f", {future.what}" + (f": {future.progress}" if waits and future.progress else "")
     call = observe.call_of(future)
     if call is None:
         return ""

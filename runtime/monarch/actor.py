@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from monarch._src.actor.future import Future
     from monarch._src.actor.identity import ProcId, Uid
     from monarch._src.actor.ports import Channel, Port, PortReceiver
+    from monarch._src.actor.work import WorkFuture
     from monarch._src.debug.controller import debug_controller
     from monarch._src.errors import (
         ActorError,
@@ -79,6 +80,7 @@ _RUNTIME = {
     "actor.future": "Future",
     "actor.current": "context current_actor_name current_rank current_size",
     "actor.ports": "Channel Port PortReceiver",
+    "actor.work": "WorkFuture",
     "actor.call.send": "Accumulator as_endpoint send",
     "debug.controller": "debug_controller",
     "mesh.actor_mesh": "ActorMesh",
@@ -187,6 +189,7 @@ __all__ = [
     "Uid",
     "Undeliverable",
     "ValueMesh",
+    "WorkFuture",
     "as_completed",
     "as_endpoint",
     "attach",

@@ -4,6 +4,8 @@ Unstable: any version may change them.
 """
 
 from monarch._src.actor.ports import unheeded
+from monarch._src.actor.work import calls_of_others
+from monarch._src.actor.work import under_way as work_under_way
 from monarch._src.failures.endpoint_text import endpoint_text, is_label
 from monarch._src.failures.report import by_place as failures_by_place
 from monarch._src.failures.report import fold as fold_failures
@@ -48,6 +50,7 @@ __all__ = [
     "as_shown",
     "as_viewed",
     "call_target_of",
+    "calls_of_others",
     "can_restart",
     "coordinates",
     "endpoint_text",
@@ -68,4 +71,5 @@ __all__ = [
     "timed_folds",
     "unheeded",
     "update_actors",
+    "work_under_way",
 ]

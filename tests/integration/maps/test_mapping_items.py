@@ -361,9 +361,9 @@ def test_items_of_a_chunk_share_objects_and_values_share_their_classes(four: Pro
     [
         ((3, [1]), {}, TypeError,
          "map: the first argument has to be a function, and is of type int"),
-        ((mapped.square, [1], [2]), {}, TypeError,
-         ("map: give one iterable of items, and options by name; a function of several arguments "
-          "takes them as one item: mesh.map(lambda item: f(*item), zip(xs, ys))")),
+        ((mapped.square, [1], 2), {}, TypeError,
+         ("map: argument 3 is of type int; give an iterable for each argument of the function, and "
+          "options by name")),
         ((mapped.square, 3), {}, TypeError,
          "map: the items have to be iterable, such as a list, and are of type int"),
         ((mapped.square, [1]), {"chunk_size": 0}, ValueError,

@@ -70,6 +70,7 @@ class Future(Waitable, Generic[R]):
         "abandoned",
         "all_answered",
         "pending",
+        "reader",
         "source",
         "unread",
     )
@@ -98,10 +99,14 @@ class Future(Waitable, Generic[R]):
         self.source: Any
         # If a call has failed: reports its error when this future goes away unread.
         self.unread: UnreadError | None = None
+        # A future that the threads waiting for this one are to settle, if any.
+        self.reader: Future[Any] | None = None
 
     @property
     def awaited(self) -> bool:
-        """Whether a thread or task waits for it now. Any thread."""
+        """Whether the program waits for it now, in a thread or task. Any thread."""
+        if self.reader is not None:
+            return not self.done and self.reader.awaited
         return not self.done and bool(self.leader or self.sleepers or self._callbacks)
 
     # --- for the runtime ----------------------------------------------------------------------

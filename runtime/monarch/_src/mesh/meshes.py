@@ -21,6 +21,7 @@ from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.runtime import Runtime, runtime, runtime_or_none
 from monarch._src.actor.serialize import pack_value
+from monarch._src.actor.work import WorkFuture, cancel_on_mesh
 from monarch._src.config import for_new_procs, preload_names, settings
 from monarch._src.errors import MeshStoppedError
 from monarch._src.failures.report import at_text
@@ -364,6 +365,10 @@ class ProcMesh(
         extent = self._procs.ref.extent
         return [dict(extent.point_of_rank(rank)) for rank in self._region.ranks()]
 
+    def _new_work(self, what: str) -> WorkFuture[Any]:
+        self._check_usable()
+        return WorkFuture(self._runtime, f"{what} on {self.name}", self._procs.ref.uid)
+
     def _begin_map(self, method: str, *arguments: Any) -> MapRun | None:
         # Imported here: most programs do without.
         from monarch._src.mesh.map.arguments import checked, refused_function
@@ -380,7 +385,7 @@ class ProcMesh(
         longest_s = LONGEST_S if found.chunk_size is None else math.inf
         options = {"stops_at_error": found.on_error == "raise", "longest_s": longest_s}
         try:
-            payload = pack_value((Map, (found.function,), options, *extra_payloads(self)), own=2)
+            payload = pack_value((Map, (found.call,), options, *extra_payloads(self)), own=2)
         except Exception as error:
             refusal, cause = refused_function(method, found, error)
             raise refusal from cause
@@ -437,6 +442,7 @@ class ProcMesh(
                 return procs.stop_future
             procs.stopped = reason
             future = procs.stop_future = run.terminations.stopping(uid)
+        cancel_on_mesh(uid)
         run.ownership.on_mesh_stopping(uid)
         for actors in list(procs.actors.values()):
             actors.stopped = actors.stopped or f"its procs were stopped ({reason})"

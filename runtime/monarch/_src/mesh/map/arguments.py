@@ -15,9 +15,11 @@ from monarch._src.actor.as_completed import positive_seconds
 from monarch._src.actor.call.pickling_errors import unpicklable_item
 from monarch._src.actor.serialize import pack_value
 from monarch._src.mesh.map.items import ItemStream
+from monarch._src.mesh.map.worker import spread
 
 OnError: TypeAlias = Literal["raise", "collect"]
 _ON_ERROR = ("raise", "collect")
+_LISTS = ("map", "map_async")  # the methods that take all items before the first is sent
 _PICKLED_AT_ONCE = 1000  # items
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
@@ -25,11 +27,13 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 class MapArguments(msgspec.Struct, frozen=True):
     """The arguments of one map. `name`: the function's, as errors and bars show it.
 
+    `call`: is called with each item; it is the function, or spreads an item of several iterables.
     `items`: all of them, or those that are taken while the map runs, of which the first is there.
     """
 
-    function: Callable[[Any], Any]
+    function: Callable[..., Any]
     name: str
+    call: Callable[[Any], Any]
     items: Sequence[Any] | ItemStream
     chunk_size: int | None
     on_error: OnError
@@ -39,47 +43,66 @@ class MapArguments(msgspec.Struct, frozen=True):
 
 
 def checked(
-    method: str, function: object, items: object, chunk_size: object, on_error: object,
-    timeout: object, progress: bool, buffersize: object = None,
+    method: str, function: object, iterables: Sequence[object], chunk_size: object,
+    on_error: object, timeout: object, progress: bool, buffersize: object = None,
 ) -> MapArguments:  # fmt: skip
-    """The arguments of `mesh.map`, `imap` or `imap_unordered`, if they can be used.
+    """The arguments of `mesh.map`, `map_async`, `imap` or `imap_unordered`, if they can be used.
 
     Raises:
-        TypeError: one of the wrong type, or an item that cannot be pickled: any of `map`, the first
-            of the others.
+        TypeError: one of the wrong type, or an item that cannot be pickled: any of a list, the
+            first of a stream.
         ValueError: a size or time-out that is not positive, or an unknown `on_error`.
         Exception: whatever the items raise before the first of them.
     """
-    if not callable(function):
-        raise TypeError(
-            f"{method}: the first argument has to be a function, and is of type "
-            f"{type(function).__name__}"
-        )
+    called = checked_function(method, function)
     chunk = _size(method, "chunk_size", chunk_size, "a chunk")
     buffered = _size(method, "buffersize", buffersize, "a buffer")
     if on_error not in _ON_ERROR:
         raise ValueError(f'{method}: on_error={on_error!r}: give "raise" or "collect"')
     timeout_s = positive_seconds(method, timeout)
-    if not isinstance(items, Iterable):
-        raise TypeError(
-            f"{method}: the items have to be iterable, such as a list, and are of type "
-            f"{type(items).__name__}"
-        )
-    given = cast("Iterable[Any]", items)
+    given = _checked_iterables(method, iterables)
     found: Sequence[Any] | ItemStream
-    if method == "map":
-        found = list(given)
+    if method in _LISTS:
+        found = list(given[0] if len(given) == 1 else zip(*given, strict=False))
         _check_pickling(method, found)
     else:
-        found = ItemStream(given)
+        found = ItemStream(*given)
         found.take(1)  # others while the map runs
         if found.taken:
             _check_pickling(method, [found[0]])
         elif found.error is not None:
             raise found.error
+    call = called if len(given) == 1 else partial(spread, called)
     return MapArguments(
-        function, name_of(function), found, chunk, on_error, timeout_s, progress, buffered
-    )
+        called, name_of(called), call, found, chunk, on_error, timeout_s, progress,
+        buffered,
+    )  # fmt: skip
+
+
+def checked_function(method: str, function: object) -> Callable[..., Any]:
+    """The function of `mesh.map` and its like. TypeError: it cannot be called."""
+    if not callable(function):
+        raise TypeError(
+            f"{method}: the first argument has to be a function, and is of type "
+            f"{type(function).__name__}"
+        )
+    return function
+
+
+def _checked_iterables(method: str, iterables: Sequence[object]) -> list[Iterable[Any]]:
+    for at, items in enumerate(iterables):
+        if isinstance(items, Iterable):
+            continue
+        kind = type(items).__name__
+        if len(iterables) == 1:
+            raise TypeError(
+                f"{method}: the items have to be iterable, such as a list, and are of type {kind}"
+            )
+        raise TypeError(
+            f"{method}: argument {at + 2} is of type {kind}; give an iterable for each argument "
+            "of the function, and options by name"
+        )
+    return [cast("Iterable[Any]", items) for items in iterables]
 
 
 def _size(method: str, name: str, size: object, what: str) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -47,6 +47,15 @@ class RankLost(msgspec.Struct, frozen=True):
     error: SupervisionError
 
 
+class Woken(msgspec.Struct, frozen=True):
+    """The thread that drives the map is to look for items, or (`error`) to end the map."""
+
+    error: Exception | None = None
+
+
+Arrival: TypeAlias = "ChunkAnswered | ChunkUnsent | RankLost | Woken"
+
+
 class Answers:
     """The answers of a map that are not taken yet."""
 
@@ -56,13 +65,23 @@ class Answers:
         """`note_lost`: called on the receiving thread with the failure of a process."""
         self._new_future = new_future
         self.note_lost = note_lost
-        self._arrived: deque[ChunkAnswered | ChunkUnsent | RankLost] = deque()
+        self._reader: Future[Any] | None = None
+        self._arrived: deque[Arrival] = deque()
         # Settled by the next arrival. Replaced before the thread that waits checks `_arrived`.
         self.next: Future[None] = new_future()
 
-    def put(self, answer: ChunkAnswered | ChunkUnsent | RankLost) -> None:
-        """An answer has arrived. On the receiving thread, or on the one that drives the map."""
+    def wait_for(self, reader: Future[Any] | None) -> None:
+        """From now on, the thread that takes answers does so in order to settle that future."""
+        self._reader = self.next.reader = reader
+
+    def put(self, answer: Arrival) -> None:
+        """An answer has arrived. Any thread."""
         self._arrived.append(answer)
+        self.next.settle(_nothing)
+
+    def put_first(self, answer: Arrival) -> None:
+        """Have the driver take this before all that has arrived. Any thread."""
+        self._arrived.appendleft(answer)
         self.next.settle(_nothing)
 
     @property
@@ -70,11 +89,13 @@ class Answers:
         """Whether `take` has an answer at once."""
         return bool(self._arrived)
 
-    def take(self, timeout_s: float | None) -> ChunkAnswered | ChunkUnsent | RankLost:
+    def take(self, timeout_s: float | None) -> Arrival:
         """The next answer; waits for it. TimeoutError if none arrives in time."""
         while not self._arrived:
             if self.next.done:
-                self.next = self._new_future()
+                fresh = self._new_future()
+                fresh.reader = self._reader
+                self.next = fresh
             if not self._arrived:
                 self.next.get(timeout_s)
         return self._arrived.popleft()

@@ -29,6 +29,7 @@ from monarch._src.actor.inspect.safe_repr import live_text
 from monarch._src.actor.runtime import Runtime
 from monarch._src.actor.state.calls import PendingCall
 from monarch._src.actor.supervise.ownership import OwnedMeshes
+from monarch._src.actor.work import WorkFuture, begin, cancelled_error
 from monarch._src.errors import (
     ActorError,
     ItemError,
@@ -46,6 +47,7 @@ from monarch._src.mesh.map.calls import (
     ChunkCall,
     ChunkUnsent,
     RankLost,
+    Woken,
 )
 from monarch._src.mesh.map.items import ItemStream, estimated_bytes
 from monarch._src.mesh.map.name_conflicts import Conflicts
@@ -122,6 +124,10 @@ class MapRun:
     def begin(self) -> None:
         """Send the first chunks. The first item of a slow iterable does not wait for the second."""
         self._feed(waiting=self._stream is None or not self._stream.is_slow)
+
+    def settles(self, future: Future[Any] | None) -> None:
+        """The thread that drives this map does so in order to settle that future, if any."""
+        self._answers.wait_for(future)
 
     @property
     def total(self) -> int:
@@ -228,6 +234,10 @@ class MapRun:
             except TimeoutError:
                 if self._until is not None and self._until <= monotonic():
                     raise self._out_of_time() from None
+                return None
+            if isinstance(answer, Woken):
+                if answer.error is not None:
+                    raise answer.error
                 return None
             if self._schedule.is_in_flight(answer.chunk):  # its rank was not lost before
                 return answer
@@ -434,6 +444,20 @@ class MapRun:
 
     # --- from any thread --------------------------------------------------------------------------
 
+    def cancel(self) -> None:
+        """Have the driving thread end the map: running items are cancelled, others not begun."""
+        text = f"the map of {self._arguments.name} on {self._target.procs.name} was cancelled"
+        error = cancelled_error(f"{text}; {self.progress()}")
+        self._answers.put_first(Woken(error))
+
+    def open_calls(self) -> frozenset[int]:
+        """The numbers of its calls that are open."""
+        return frozenset(call.number for call in self._calls.copy().values())
+
+    def progress(self) -> str:
+        """How far it is, in words."""
+        return f"{self._state_text()} are done"
+
     def described(self) -> OpenMap:
         """Its present state, for front ends."""
         schedule, procs = self._schedule, self._target.procs
@@ -448,7 +472,7 @@ class MapRun:
             done=schedule.done,
             total=schedule.total,
             late=tuple(late),
-            calls=frozenset(call.number for call in list(self._calls.values())),
+            calls=self.open_calls(),
             awaited=self._answers.next.awaited,
             progress=self._arguments.progress,
         )
@@ -481,6 +505,25 @@ def run_to_end(run: MapRun) -> list[Any]:
     finally:
         run.end(cancel=not complete)
     return results
+
+
+def run_beside(run: MapRun, future: WorkFuture[list[Any]]) -> None:
+    """Settle the future with all results, from a thread that drives the map."""
+
+    def work() -> list[Any]:
+        try:
+            return run_to_end(run)
+        finally:
+            run.settles(None)  # or an error, which keeps the map, would keep its own future
+
+    try:
+        run.settles(future)
+        future.set_under_way(run.cancel, run.open_calls, run.progress)
+        begin(future, work)
+    except BaseException as error:
+        run.end(cancel=True)
+        future.end_failed(error)
+        raise
 
 
 class HandledDeaths:

@@ -24,12 +24,21 @@ _DEEPEST = 3  # of containers
 class ItemStream:
     """Items by their numbers, from 0. `expected`: how many there are, as far as is known."""
 
-    def __init__(self, items: Iterable[Any]) -> None:
-        """Raises whatever the iterable raises when its iteration begins."""
+    def __init__(self, *iterables: Iterable[Any]) -> None:
+        """The items of one iterable, or tuples of those of several, up to the end of the shortest.
+
+        Raises whatever the iterables raise when their iteration begins.
+        """
         # Items in memory. Others may be loaded while they are taken, which may block.
-        self._in_memory = isinstance(items, (Sequence, AbstractSet, Mapping))
-        self.expected = _expected(items)
-        self._iterator: Iterator[Any] = iter(items)
+        self._in_memory = all(
+            isinstance(one, (Sequence, AbstractSet, Mapping)) for one in iterables
+        )
+        sizes = [_expected(one) for one in iterables]
+        known = [size for size in sizes if size is not None]
+        self.expected = min(known) if len(known) == len(sizes) else None
+        self._iterator: Iterator[Any] = (
+            iter(iterables[0]) if len(iterables) == 1 else zip(*iterables, strict=False)
+        )
         self._held: dict[int, Any] = {}
         self._last_s = 0.0  # how long the last item took
         self.taken = 0

@@ -1,4 +1,4 @@
-"""`map`, `imap` and `imap_unordered` of a ProcMesh.
+"""`map`, `map_async`, `imap` and `imap_unordered` of a ProcMesh.
 
 Runs in: any process, on the calling thread. The modules that run a map are loaded by the first one.
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 if TYPE_CHECKING:
+    from monarch._src.actor.work import WorkFuture
     from monarch._src.errors import ItemError, ItemLostError
     from monarch._src.mesh.map.driver import MapRun
 
@@ -23,6 +24,10 @@ class MapsItems:
         """Check the arguments, spawn the actors of a map, and send the first chunks."""
         raise NotImplementedError
 
+    def _new_work(self, what: str) -> WorkFuture[Any]:
+        """The future of work on this mesh that is about to begin."""
+        raise NotImplementedError
+
     @overload
     def map(
         self, function: Callable[[T], R], items: Iterable[T], *, chunk_size: int | None = None,
@@ -33,12 +38,27 @@ class MapsItems:
         self, function: Callable[[T], R], items: Iterable[T], *, chunk_size: int | None = None,
         on_error: Literal["collect"], timeout: float | None = None, progress: bool = True,
     ) -> list[R | ItemError | ItemLostError]: ...  # fmt: skip
+    @overload
     def map(
-        self, function: Callable[[Any], Any], items: Iterable[Any], *more: Any,
+        self, function: Callable[..., R], items: Iterable[Any], more: Iterable[Any], /,
+        *others: Iterable[Any], chunk_size: int | None = None,
+        on_error: Literal["raise"] = "raise", timeout: float | None = None, progress: bool = True,
+    ) -> list[R]: ...  # fmt: skip
+    @overload
+    def map(
+        self, function: Callable[..., R], items: Iterable[Any], more: Iterable[Any], /,
+        *others: Iterable[Any], chunk_size: int | None = None,
+        on_error: Literal["collect"], timeout: float | None = None, progress: bool = True,
+    ) -> list[R | ItemError | ItemLostError]: ...  # fmt: skip
+    def map(
+        self, function: Callable[..., Any], items: Iterable[Any], *more: Iterable[Any],
         chunk_size: int | None = None, on_error: Literal["raise", "collect"] = "raise",
         timeout: float | None = None, progress: bool = True,
     ) -> list[Any]:  # fmt: skip
         """Run `function` on each item, on the ranks of this mesh, and wait for all results.
+
+        Of several iterables it takes an item each, as many as the shortest has, as Python's own
+        `map` does: `mesh.map(pow, bases, exponents)`.
 
         A rank that is done gets the next items, so that all ranks are busy to the end. If a rank
         dies, its items are run on others: an item is run at least once, and its function may have
@@ -51,7 +71,8 @@ class MapsItems:
         modules of the program count; a warning names variables that differ. It may be `async def`.
 
         Args:
-            items: read to the end before the first is sent. Large ones travel as arguments do.
+            items, more: read to the end before the first is sent. Large items travel as arguments
+                do.
             chunk_size: how many items a message to a rank has; None: it follows from the time that
                 they take.
             on_error: `"raise"` raises the first error that arrives, and cancels the rest;
@@ -75,11 +96,72 @@ class MapsItems:
         """
         from monarch._src.mesh.map.driver import run_to_end
 
-        _check_none("map", more)
         run = self._begin_map(
-            "map", function, items, chunk_size, on_error, timeout, progress
-        )  # fmt: skip
+            "map", function, (items, *more), chunk_size, on_error, timeout, progress
+        )
         return [] if run is None else run_to_end(run)
+
+    @overload
+    def map_async(
+        self, function: Callable[[T], R], items: Iterable[T], *, chunk_size: int | None = None,
+        on_error: Literal["raise"] = "raise", timeout: float | None = None, progress: bool = True,
+    ) -> WorkFuture[list[R]]: ...  # fmt: skip
+    @overload
+    def map_async(
+        self, function: Callable[[T], R], items: Iterable[T], *, chunk_size: int | None = None,
+        on_error: Literal["collect"], timeout: float | None = None, progress: bool = True,
+    ) -> WorkFuture[list[R | ItemError | ItemLostError]]: ...  # fmt: skip
+    @overload
+    def map_async(
+        self, function: Callable[..., R], items: Iterable[Any], more: Iterable[Any], /,
+        *others: Iterable[Any], chunk_size: int | None = None,
+        on_error: Literal["raise"] = "raise", timeout: float | None = None, progress: bool = True,
+    ) -> WorkFuture[list[R]]: ...  # fmt: skip
+    @overload
+    def map_async(
+        self, function: Callable[..., R], items: Iterable[Any], more: Iterable[Any], /,
+        *others: Iterable[Any], chunk_size: int | None = None,
+        on_error: Literal["collect"], timeout: float | None = None, progress: bool = True,
+    ) -> WorkFuture[list[R | ItemError | ItemLostError]]: ...  # fmt: skip
+    def map_async(
+        self, function: Callable[..., Any], items: Iterable[Any], *more: Iterable[Any],
+        chunk_size: int | None = None, on_error: Literal["raise", "collect"] = "raise",
+        timeout: float | None = None, progress: bool = True,
+    ) -> WorkFuture[Any]:  # fmt: skip
+        """Run `function` on each item as `map` does, and return at once.
+
+        The map goes on beside the caller, on a thread of this process, also if the future is
+        dropped. `cancel()` of the future ends it. All arguments are those of `map`. The function,
+        the variables that it uses, and the list of the items are taken by this call; an item itself
+        must not change before it is done. If an actor calls this, the map ends with the actor.
+
+        Args:
+            timeout: seconds from this call on for all items; None: no limit.
+            progress: whether a notebook shows a bar while this cell runs, or one that waits for the
+                future.
+
+        Returns:
+            A future of the values in the order of the items. It fails with the errors of `map`, or
+            with an `ActorError` if it was cancelled.
+
+        Raises:
+            TypeError: an argument of the wrong type, or one, or an item, that cannot be pickled;
+                nothing has been sent.
+            ValueError: an argument out of range.
+            SupervisionError: no rank is alive.
+        """
+        from monarch._src.mesh.map.arguments import name_of
+        from monarch._src.mesh.map.driver import run_beside
+
+        future = self._new_work(f"map of {name_of(function)}")
+        run = self._begin_map(
+            "map_async", function, (items, *more), chunk_size, on_error, timeout, progress
+        )
+        if run is None:
+            future.end_with([])
+        else:
+            run_beside(run, future)
+        return future
 
     @overload
     def imap(
@@ -93,8 +175,20 @@ class MapsItems:
         buffersize: int | None = None, on_error: Literal["collect"],
         timeout: float | None = None, progress: bool = True,
     ) -> Iterator[R | ItemError | ItemLostError]: ...  # fmt: skip
+    @overload
     def imap(
-        self, function: Callable[[Any], Any], items: Iterable[Any], *more: Any,
+        self, function: Callable[..., R], items: Iterable[Any], more: Iterable[Any], /,
+        *others: Iterable[Any], chunk_size: int | None = None, buffersize: int | None = None,
+        on_error: Literal["raise"] = "raise", timeout: float | None = None, progress: bool = True,
+    ) -> Iterator[R]: ...  # fmt: skip
+    @overload
+    def imap(
+        self, function: Callable[..., R], items: Iterable[Any], more: Iterable[Any], /,
+        *others: Iterable[Any], chunk_size: int | None = None, buffersize: int | None = None,
+        on_error: Literal["collect"], timeout: float | None = None, progress: bool = True,
+    ) -> Iterator[R | ItemError | ItemLostError]: ...  # fmt: skip
+    def imap(
+        self, function: Callable[..., Any], items: Iterable[Any], *more: Iterable[Any],
         chunk_size: int | None = None, buffersize: int | None = None,
         on_error: Literal["raise", "collect"] = "raise",
         timeout: float | None = None, progress: bool = True,
@@ -114,8 +208,8 @@ class MapsItems:
         map. It does not close an iterable that is a generator.
 
         Args:
-            items: any iterable. An item other than the first that cannot be pickled is an error of
-                that item.
+            items, more: any iterables, as those of `map`. An item other than the first that cannot
+                be pickled is an error of that item.
             chunk_size: as that of `map`.
             buffersize: how many items are taken and not yet yielded at most; give at least one for
                 each rank. None: two seconds of work for each rank, from 4 to 1,024 items a rank and
@@ -134,12 +228,12 @@ class MapsItems:
         """
         from monarch._src.mesh.map.results import OrderedMapResults
 
-        _check_none("imap", more)
         return OrderedMapResults(
             self._begin_map(
-                "imap", function, items, chunk_size, on_error, timeout, progress, buffersize
+                "imap", function, (items, *more), chunk_size, on_error, timeout, progress,
+                buffersize,
             )
-        )
+        )  # fmt: skip
 
     @overload
     def imap_unordered(
@@ -153,8 +247,20 @@ class MapsItems:
         buffersize: int | None = None, on_error: Literal["collect"],
         timeout: float | None = None, progress: bool = True,
     ) -> Iterator[R | ItemError | ItemLostError]: ...  # fmt: skip
+    @overload
     def imap_unordered(
-        self, function: Callable[[Any], Any], items: Iterable[Any], *more: Any,
+        self, function: Callable[..., R], items: Iterable[Any], more: Iterable[Any], /,
+        *others: Iterable[Any], chunk_size: int | None = None, buffersize: int | None = None,
+        on_error: Literal["raise"] = "raise", timeout: float | None = None, progress: bool = True,
+    ) -> Iterator[R]: ...  # fmt: skip
+    @overload
+    def imap_unordered(
+        self, function: Callable[..., R], items: Iterable[Any], more: Iterable[Any], /,
+        *others: Iterable[Any], chunk_size: int | None = None, buffersize: int | None = None,
+        on_error: Literal["collect"], timeout: float | None = None, progress: bool = True,
+    ) -> Iterator[R | ItemError | ItemLostError]: ...  # fmt: skip
+    def imap_unordered(
+        self, function: Callable[..., Any], items: Iterable[Any], *more: Iterable[Any],
         chunk_size: int | None = None, buffersize: int | None = None,
         on_error: Literal["raise", "collect"] = "raise",
         timeout: float | None = None, progress: bool = True,
@@ -166,19 +272,9 @@ class MapsItems:
         """
         from monarch._src.mesh.map.results import MapResults
 
-        _check_none("imap_unordered", more)
         return MapResults(
             self._begin_map(
-                "imap_unordered", function, items, chunk_size, on_error, timeout, progress,
-                buffersize,
+                "imap_unordered", function, (items, *more), chunk_size, on_error, timeout,
+                progress, buffersize,
             )
         )  # fmt: skip
-
-
-def _check_none(method: str, more: tuple[object, ...]) -> None:
-    """Refuse further iterables, which Python's own `map` takes, and options without their names."""
-    if more:
-        raise TypeError(
-            f"{method}: give one iterable of items, and options by name; a function of several "
-            f"arguments takes them as one item: mesh.{method}(lambda item: f(*item), zip(xs, ys))"
-        )

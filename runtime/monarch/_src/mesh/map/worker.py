@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from time import monotonic
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
@@ -167,6 +167,12 @@ class Map(Actor):
     def __cleanup__(self, exc: BaseException | None) -> None:
         if self._loop is not None:
             self._loop.close()
+
+
+def spread(function: Callable[..., Any], item: Sequence[Any]) -> Any:
+    """Call a function with an item of several iterables."""
+    __tracebackhide__ = True
+    return function(*item)
 
 
 def _needs_no_parcel(value: object) -> bool:
