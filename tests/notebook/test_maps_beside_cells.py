@@ -74,7 +74,11 @@ def test_an_error_that_nothing_reads_is_told_in_the_cell_that_began_the_map(
 
 def test_the_stop_button_cancels_the_map_that_a_cell_waits_for(workers: Kernel) -> None:
     workers.ok("future = workers.map_async(waits, range(8))")
-    shown = workers.interrupt_when("print('waits', flush=True)\nfuture.get()", "waits")
+    shown = workers.interrupt_when(
+        "import threading\ndef tell():\n    while not future.awaited: pass\n"
+        "    print('waits', flush=True)\nthreading.Thread(target=tell).start()\nfuture.get()",
+        "waits",
+    )
     assert shown.error_name == "KeyboardInterrupt"
     assert told(shown).startswith("interrupted; cancelled the map on ")
     assert workers.value("type(future.exception(60)).__name__") == "'ActorError'"
@@ -107,3 +111,31 @@ def test_a_map_ends_with_its_mesh(workers: Kernel) -> None:
     workers.wait_until_written(request, "begun")
     shown = workers.ok("%monarch stop workers\nfuture")
     assert "map of waits on workers was cancelled; 0 of 2 items are done" in str(shown.messages)
+
+
+def test_submitted_functions_find_names_of_cells(workers: Kernel) -> None:
+    workers.ok("%%monarch on workers\nonly_there = 40")
+    workers.ok("here = 2\ndef total(x):\n    return only_there + here + x")
+    shown = workers.ok("futures = [workers.submit(total, n) for n in range(3)]\nfutures[0].get()")
+    assert shown.result["text/plain"] == "42"
+    values = workers.ok("here = 5\n[future.get() for future in futures]")
+    assert values.result["text/plain"] == "[42, 43, 44]"
+
+
+def test_the_error_of_a_submitted_function_is_at_the_users_line(workers: Kernel) -> None:
+    shown = workers.run("workers.submit(invert, 0).get()")
+    assert shown.traceback.splitlines()[0].startswith("ItemError: invert(0) on workers[gpus=")
+    assert "    return 1 / x" in shown.traceback
+    assert "monarch/_src" not in shown.traceback
+
+
+def test_the_stop_button_cancels_the_submitted_functions_that_a_cell_waits_for(
+    workers: Kernel,
+) -> None:
+    shown = workers.interrupt_when(
+        "futures = [workers.submit(waits, n) for n in range(2)]\nfutures[0].get()", "begun"
+    )
+    assert shown.error_name == "KeyboardInterrupt"
+    assert told(shown) == "interrupted; cancelled the submitted function on 2 ranks"
+    workers.ok("assert all(future.exception(60) and future.cancelled for future in futures)")
+    workers.ok("assert workers.submit(abs, -3).get(60) == 3")

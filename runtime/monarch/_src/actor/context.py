@@ -225,7 +225,14 @@ def origin_now() -> int:
     context = current.get()
     if context is not None:
         return context.origin
+    work = origin_of_work.get()
+    if work is not None:
+        return work
     return 0 if _source is None else _source()
+
+
+# Of work that goes on beside the code that has begun it, on a thread of the runtime.
+origin_of_work: ContextVar[int | None] = ContextVar("monarch_origin_of_work", default=None)
 
 
 def origin_of_output() -> int | None:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from monarch._src.actor.call.unread import UnreadError, is_cancellation
-from monarch._src.actor.context import origin_now
+from monarch._src.actor.context import origin_now, origin_of_work
 from monarch._src.actor.future import Future
 from monarch._src.actor.runtime import Runtime
 from monarch._src.errors import ActorError, CallCancelled, MeshStoppedError, SupervisionError
@@ -87,6 +87,12 @@ class WorkFuture(Future[R]):
 
     # --- for the runtime ----------------------------------------------------------------------
 
+    def context(self) -> contextvars.Context:
+        """A copy of the caller's context, in which calls have the origin of this work."""
+        context = contextvars.copy_context()
+        context.run(origin_of_work.set, self._origin)
+        return context
+
     @property
     def calls(self) -> Collection[int]:
         """The numbers of its calls that are open. Any thread."""
@@ -127,7 +133,7 @@ class WorkFuture(Future[R]):
 
 def begin(future: WorkFuture[R], work: Callable[[], R]) -> None:
     """Run `work` on a thread of its own, in a copy of the caller's context; it settles `future`."""
-    context = contextvars.copy_context()
+    context = future.context()
     run = partial(_run, future, work)
     threading.Thread(target=context.run, args=(run,), name=THREAD, daemon=True).start()
 

@@ -86,7 +86,11 @@ from monarch._src.wire.messages import (
 )
 
 if TYPE_CHECKING:
+    from monarch._src.mesh.actor_mesh import ActorMesh
     from monarch._src.mesh.map.driver import MapRun
+    from monarch._src.mesh.map.task_run import Ranks, TaskRun
+    from monarch._src.mesh.map.tasks import TaskStream
+    from monarch._src.wire.frames import Payload
 
 A = TypeVar("A", bound=Actor)
 
@@ -367,6 +371,8 @@ class ProcMesh(
 
     def _new_work(self, what: str) -> WorkFuture[Any]:
         self._check_usable()
+        if self._runtime.node.is_fork:
+            raise RuntimeEnded(FORKED)
         return WorkFuture(self._runtime, f"{what} on {self.name}", self._procs.ref.uid)
 
     def _begin_map(self, method: str, *arguments: Any) -> MapRun | None:
@@ -377,7 +383,7 @@ class ProcMesh(
         from monarch._src.mesh.map.worker import Map
 
         self._check_usable()
-        run, procs = self._runtime, self._procs
+        run = self._runtime
         if run.node.is_fork:
             raise RuntimeEnded(FORKED)
         found = checked(method, *arguments)
@@ -391,12 +397,7 @@ class ProcMesh(
             raise refusal from cause
         if not found.items:
             return None
-        dead = run.known.dead(procs.ref.uid)
-        skip = {self._region.position(rank) for rank in dead if rank in self._region}
-        if len(skip) == len(self._region):
-            gone = [dead[rank] for rank in sorted(dead) if rank in self._region]
-            raise self._refused("the map has not begun", gone, "spawn others")
-        actors = self._spawn_on("map", actor_class(Map), payload, skip)
+        actors = self._spawn_for_map("map", Map, payload)
         map_run = MapRun(run, actors, found)
         try:
             map_run.begin()
@@ -404,6 +405,26 @@ class ProcMesh(
             map_run.end(cancel=True)
             raise
         return map_run
+
+    def _task_ranks(self) -> Ranks:
+        return self._procs.ref.uid, tuple(self._region.ranks())
+
+    def _begin_tasks(self, tasks: TaskStream) -> TaskRun:
+        from monarch._src.mesh.map.task_run import TaskRun
+        from monarch._src.mesh.map.task_worker import Tasks
+
+        options: dict[str, Any] = {}
+        payload = pack_value((Tasks, (), options, *extra_payloads(self)), own=2)
+        return TaskRun(self._runtime, self._spawn_for_map("submit", Tasks, payload), tasks)
+
+    def _spawn_for_map(self, name: str, kind: type, payload: Payload) -> ActorMesh:
+        """Spawn actors on each rank that is alive."""
+        dead = self._runtime.known.dead(self._procs.ref.uid)
+        skip = {self._region.position(rank) for rank in dead if rank in self._region}
+        if len(skip) == len(self._region):
+            gone = [dead[rank] for rank in sorted(dead) if rank in self._region]
+            raise self._refused(f"the {name} has not begun", gone, "spawn others")
+        return self._spawn_on(name, actor_class(kind), payload, skip)
 
     def stop(self, reason: str | None = None) -> Future[None]:
         """End its processes: they finish the messages they have, and actors clean up. Idempotent.

@@ -104,16 +104,21 @@ class Answers:
 class ChunkCall(PendingCall):
     """The call of one chunk on one rank."""
 
-    __slots__ = ("_answers", "_chunk", "_target")
+    __slots__ = ("_answers", "_chunk", "_reader", "_target")
 
-    def __init__(self, target: Target, region: Region, chunk: Chunk, answers: Answers) -> None:
+    def __init__(
+        self, target: Target, region: Region, chunk: Chunk, answers: Answers,
+        reader: Future[Any] | None = None,
+    ) -> None:  # fmt: skip
+        """`reader`: the future that waits for this chunk alone, if any."""
         super().__init__(target.procs.uid, target, region, 1)
+        self._reader = reader
         self._target = target
         self._chunk = chunk
         self._answers = answers
 
     def futures_of(self) -> Sequence[Any]:
-        return (self._answers.next,)
+        return (self._reader or self._answers.next,)
 
     def on_answer(self, position: int, payload: Payload) -> None:
         read = partial(

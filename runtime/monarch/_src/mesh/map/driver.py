@@ -12,7 +12,7 @@ runs, also if the map ends between the failure of its call and the report to the
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from time import monotonic
 from typing import Any, cast
 
@@ -28,7 +28,6 @@ from monarch._src.actor.future import Future
 from monarch._src.actor.inspect.safe_repr import live_text
 from monarch._src.actor.runtime import Runtime
 from monarch._src.actor.state.calls import PendingCall
-from monarch._src.actor.supervise.ownership import OwnedMeshes
 from monarch._src.actor.work import WorkFuture, begin, cancelled_error
 from monarch._src.errors import (
     ActorError,
@@ -49,6 +48,7 @@ from monarch._src.mesh.map.calls import (
     RankLost,
     Woken,
 )
+from monarch._src.mesh.map.handled_deaths import HandledDeaths
 from monarch._src.mesh.map.items import ItemStream, estimated_bytes
 from monarch._src.mesh.map.name_conflicts import Conflicts
 from monarch._src.mesh.map.open_maps import OpenMap
@@ -60,7 +60,7 @@ from monarch._src.mesh.map.parcels import (
     unwrapped,
     wrapped,
 )
-from monarch._src.mesh.map.state.schedule import Chunk, MapSchedule
+from monarch._src.mesh.map.state.schedule import MOST_IN_FLIGHT, Chunk, MapSchedule
 from monarch._src.mesh.map.worker import ALL, Answer
 from monarch._src.pickling.pickler import is_plain
 from monarch._src.shape import Region
@@ -78,7 +78,7 @@ _told: dict[tuple[int, str], set[str]] = {}
 class Failed(msgspec.Struct, frozen=True):
     """In place of the value of an item: the error that ends the map."""
 
-    error: ItemError | ItemLostError
+    error: Exception
 
 
 Result = tuple[int, Any]
@@ -87,6 +87,12 @@ Result = tuple[int, Any]
 
 class MapRun:
     """One map over the ranks of a mesh."""
+
+    WHAT = "map"
+    UNIT = ("item of the map", "items of the map")
+    """An item, and several, as warnings call them."""
+    MOST_IN_FLIGHT = MOST_IN_FLIGHT
+    """Chunks that a rank has at most: one that runs, and one that waits there."""
 
     def __init__(self, runtime: Runtime, actors: ActorMesh, arguments: MapArguments) -> None:
         """`actors`: those of `mesh.map.worker`, spawned on every rank that is alive."""
@@ -101,7 +107,7 @@ class MapRun:
         self._stream = items if isinstance(items, ItemStream) else None
         self._schedule = MapSchedule(
             len(items), living, arguments.chunk_size, is_open=self._stream is not None,
-            window=arguments.buffersize,
+            window=arguments.buffersize, most_in_flight=self.MOST_IN_FLIGHT,
             expected=None if self._stream is None else self._stream.expected,
         )  # fmt: skip
         self._feed_at: int | None = None  # how many yields a stream waits for before the next items
@@ -272,7 +278,7 @@ class MapRun:
         items = [self._arguments.items[at] for at in chunk.items]
         endpoint = self._endpoints.get(chunk.rank) or self._endpoint_of(chunk.rank)
         try:
-            given = (items,) if is_plain(items) else (None, wrapped(items))
+            given = self._given(items)
         except Exception as error:  # they have changed since they were checked
             self._answers.put(ChunkUnsent(chunk, error))
             return
@@ -280,11 +286,22 @@ class MapRun:
             nbytes = estimated_bytes(items) if len(given) == 1 else bytes_of(given[1])
             self._schedule.on_sent(nbytes / len(items))
 
+        reader = self._reader_of(chunk)
+
         def call(target: Target, region: Region, _: Future[Any]) -> PendingCall:
-            made = self._calls[chunk.number] = ChunkCall(target, region, chunk, self._answers)
+            made = ChunkCall(target, region, chunk, self._answers, reader)
+            self._calls[chunk.number] = made
             return made
 
         endpoint.start(given, {}, call)
+
+    def _given(self, items: list[Any]) -> tuple[Any, ...]:
+        """The arguments of the call for a chunk of these items."""
+        return (items,) if is_plain(items) else (None, wrapped(items))
+
+    def _reader_of(self, _chunk: Chunk) -> Future[Any] | None:
+        """The future that waits for this chunk alone, if any."""
+        return None
 
     def _endpoint_of(self, rank: int) -> Endpoint[Any, Any]:
         region = self._target.region
@@ -303,7 +320,7 @@ class MapRun:
             self._schedule.on_done(chunk, 0.0)
             return [self._failed(at, self._error_here(at, chunk.rank, unreadable))
                     for at in chunk.items]  # fmt: skip
-        self._warn_of(Conflicts(*done.conflicts))
+        self._warn_of(Conflicts(*done.conflicts), self._function_of(chunk))
         if done.failures and done.failures[0][0] == ALL and len(chunk.items) > 1:
             self._schedule.on_split(chunk)
             return []
@@ -323,9 +340,13 @@ class MapRun:
         self._schedule.on_received(answer.nbytes / done.begun)
         return results
 
-    def _warn_of(self, conflicts: Conflicts) -> None:
+    def _function_of(self, _chunk: Chunk) -> str:
+        """The name of the function that runs a chunk."""
+        return self._arguments.name
+
+    def _warn_of(self, conflicts: Conflicts, function: str) -> None:
         """Tell of names that have other values on the ranks, each once for a mesh and function."""
-        procs, function = self._target.procs, self._arguments.name
+        procs = self._target.procs
         told = _told.setdefault((procs.uid, function), set())
         fresh = [[name for name in names if name not in told]
                  for names in (conflicts.of_rank, conflicts.of_sender)]  # fmt: skip
@@ -367,7 +388,7 @@ class MapRun:
             count = len(loss.again)
             log.warning(
                 "%s; %s run again%s", failure.what,
-                "1 item of the map is" if count == 1 else f"{count:,} items of the map are",
+                f"1 {self.UNIT[0]} is" if count == 1 else f"{count:,} {self.UNIT[1]} are",
                 "" if back else f" on the other ranks, of which {ranks:,} are left",
             )  # fmt: skip
         return [self._failed(item, self._lost_error(item)) for item in loss.abandoned]
@@ -420,7 +441,7 @@ class MapRun:
             failures = list(self._target.failures_in(self._target.region).values())
         return SupervisionError(
             failures=failures,
-            refusal=f"no rank of {self._target.procs.name} is left for the map, and "
+            refusal=f"no rank of {self._target.procs.name} is left for the {self.WHAT}, and "
             f"{self._state_text()} are done",
             remedy='spawn the mesh again, or with restart="on-failure"',
         )
@@ -458,6 +479,11 @@ class MapRun:
         """How far it is, in words."""
         return f"{self._state_text()} are done"
 
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether the program waits for results now."""
+        return self._answers.next.awaited
+
     def described(self) -> OpenMap:
         """Its present state, for front ends."""
         schedule, procs = self._schedule, self._target.procs
@@ -473,7 +499,7 @@ class MapRun:
             total=schedule.total,
             late=tuple(late),
             calls=self.open_calls(),
-            awaited=self._answers.next.awaited,
+            awaited=self._is_awaited,
             progress=self._arguments.progress,
         )
 
@@ -524,44 +550,3 @@ def run_beside(run: MapRun, future: WorkFuture[list[Any]]) -> None:
         run.end(cancel=True)
         future.end_failed(error)
         raise
-
-
-class HandledDeaths:
-    """The failures of the ranks of one map, from construction until `close`.
-
-    The map gives the items of dead ranks to others, so their owner is not told. `note_lost` and
-    the checks run on the receiving thread, the rest on the thread that drives the map.
-    """
-
-    def __init__(
-        self, ownership: OwnedMeshes, procs: int, ranks: Container[int], actors: int, *, owned: bool
-    ) -> None:
-        """`procs`, `actors`: uids of the meshes; `owned`: whether this process owns the procs."""
-        self._ranks = ranks
-        self._owned = owned
-        self._open = True
-        self._unreported: set[int] = set()  # processes that are lost, but not reported yet
-        self._end_of_procs = ownership.handle_failures(procs, self._is_of_proc)
-        ownership.handle_failures(actors, lambda _: True)  # ends with the actors
-
-    def note_lost(self, failure: RankFailure) -> None:
-        """A call of the map has failed with that. Its report to the owner follows."""
-        if self._owned and failure.death is not None and not failure.restarted:
-            self._unreported.add(failure.rank)
-
-    def close(self) -> None:
-        """Leave later failures to the owner. Idempotent."""
-        self._open = False
-        self._end_if_reported()
-
-    def _is_of_proc(self, failure: RankFailure) -> bool:
-        mine = self._open and failure.rank in self._ranks
-        if failure.rank in self._unreported:
-            mine = True
-            self._unreported.discard(failure.rank)
-        self._end_if_reported()
-        return mine
-
-    def _end_if_reported(self) -> None:
-        if not self._open and not self._unreported:
-            self._end_of_procs()

@@ -1,4 +1,4 @@
-"""`map`, `map_async`, `imap` and `imap_unordered` of a ProcMesh.
+"""`map`, `map_async`, `imap`, `imap_unordered` and `submit` of a ProcMesh.
 
 Runs in: any process, on the calling thread. The modules that run a map are loaded by the first one.
 """
@@ -6,13 +6,16 @@ Runs in: any process, on the calling thread. The modules that run a map are load
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 if TYPE_CHECKING:
     from monarch._src.actor.work import WorkFuture
     from monarch._src.errors import ItemError, ItemLostError
     from monarch._src.mesh.map.driver import MapRun
+    from monarch._src.mesh.map.task_run import Ranks, TaskRun
+    from monarch._src.mesh.map.tasks import TaskStream
 
+P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -27,6 +30,46 @@ class MapsItems:
     def _new_work(self, what: str) -> WorkFuture[Any]:
         """The future of work on this mesh that is about to begin."""
         raise NotImplementedError
+
+    def _task_ranks(self) -> Ranks:
+        """The ranks of this mesh, among which submitted functions are spread."""
+        raise NotImplementedError
+
+    def _begin_tasks(self, tasks: TaskStream) -> TaskRun:
+        """Spawn the actors that run submitted functions."""
+        raise NotImplementedError
+
+    def submit(
+        self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> WorkFuture[R]:
+        """Call `function(*args, **kwargs)` on one rank of this mesh, and return at once.
+
+        The next rank that is idle runs it. While all are busy it waits here, and goes to the rank
+        that is free first. A rank counts as idle if it runs no function that was submitted to the
+        same mesh or slice. It runs once, unless its rank dies: then it is run on another, as an
+        item of `map` is, and has an `ItemLostError` after the deaths of three ranks.
+
+        The function, its arguments and the variables that it uses are taken by this call; an array
+        among them must not change before it is done. It finds names of the rank as that of `map`,
+        and may be `async def`.
+
+        Returns:
+            A future of its value. `cancel()` ends it. It fails with an `ItemError` if the function
+            raises, with a `SupervisionError` if no rank is left, or with an `ActorError` if it was
+            cancelled.
+
+        Raises:
+            TypeError: the first argument is no function, or it or an argument cannot be pickled.
+            SupervisionError: no rank is alive.
+        """
+        from monarch._src.mesh.map.arguments import checked_function, name_of
+        from monarch._src.mesh.map.task_run import submit
+        from monarch._src.mesh.map.tasks import Task
+
+        called = checked_function("submit", function)
+        future = self._new_work(name_of(called))
+        submit(self._task_ranks(), Task(future, called, args, kwargs), self._begin_tasks)
+        return future
 
     @overload
     def map(

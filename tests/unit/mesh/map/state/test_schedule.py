@@ -198,3 +198,20 @@ def test_every_item_is_done_or_abandoned_whatever_happens(data: st.DataObject) -
         assert all(len(chunks) <= MOST_IN_FLIGHT for chunks in schedule.in_flight.values())
     assert all(times == 1 for times in runs.values())
     assert set(runs) | schedule.abandoned == set(range(items))
+
+
+def test_with_one_chunk_a_rank_what_waits_goes_to_the_rank_that_is_free_first() -> None:
+    schedule = MapSchedule(0, [0, 1], chunk_size=1, is_open=True, most_in_flight=1)
+    schedule.on_taken(4, at_end=False)
+    first, second = schedule.hand_out()
+    assert (first.rank, second.rank) == (0, 1)
+    schedule.on_done(second, 0.001)
+    schedule.on_yielded()
+    (third,) = schedule.hand_out()
+    assert (third.rank, list(third.items)) == (1, [2])
+    schedule.on_done(third, 0.001)
+    schedule.on_yielded()
+    (fourth,) = schedule.hand_out()
+    assert (fourth.rank, list(fourth.items)) == (1, [3])
+    assert schedule.hand_out() == []
+    schedule.validate()

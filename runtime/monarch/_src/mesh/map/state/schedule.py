@@ -74,13 +74,16 @@ class MapSchedule:
     def __init__(
         self, items: int, ranks: Iterable[int], chunk_size: int | None = None, *,
         is_open: bool = False, window: int | None = None, expected: int | None = None,
+        most_in_flight: int = MOST_IN_FLIGHT,
     ) -> None:  # fmt: skip
         """`items`: how many there are; if the map `is_open`, how many have been taken.
 
         `chunk_size`: how many items a chunk has; None: it follows the time that items take.
         `window`: how many items are taken and not yet yielded at most; None: it follows their time
-        and size. `expected`: how many an open map will have, as far as is known.
+        and size. `expected`: how many an open map will have, as far as is known. `most_in_flight`:
+        how many chunks a rank has; with 1, what waits goes to the rank that is free first.
         """
+        self.most_in_flight = most_in_flight
         self.items = items
         self.chunk_size = chunk_size
         self.is_open = is_open
@@ -196,7 +199,7 @@ class MapSchedule:
         is, though it be less than a chunk each.
         """
         found: list[Chunk] = []
-        for depth in range(MOST_IN_FLIGHT):
+        for depth in range(self.most_in_flight):
             for rank, chunks in self.in_flight.items():
                 if len(chunks) != depth or (depth and not self._may_queue()):
                     continue
@@ -272,7 +275,7 @@ class MapSchedule:
         assert all(self.returned), "an empty chunk"
         assert self._last is None or all(item <= self._last for item in waiting), "no end"
         for rank, chunks in self.in_flight.items():
-            assert len(chunks) <= MOST_IN_FLIGHT, f"rank {rank} has {len(chunks)} chunks"
+            assert len(chunks) <= self.most_in_flight, f"rank {rank} has {len(chunks)} chunks"
             assert all(chunk.rank == rank and chunk.items for chunk in chunks)
             numbers = [chunk.number for chunk in chunks]
             assert numbers == sorted(numbers), "chunks out of order"
@@ -287,7 +290,7 @@ class MapSchedule:
         if not self.is_open or not self.in_flight:
             return 0
         ranks = len(self.in_flight)
-        free = MOST_IN_FLIGHT * ranks - sum(map(len, self.in_flight.values()))
+        free = self.most_in_flight * ranks - sum(map(len, self.in_flight.values()))
         # A rank gets its second chunk only while more items than ranks are left: see `_may_queue`.
         return free * (self.chunk_size or self._size()) + ranks - self.left
 
