@@ -129,7 +129,7 @@ class Known:
 
     def restarts(self, ref: ProcsRef) -> str:
         """`ref.restarts` now: "wait" once a rank of a mesh without a policy was restarted."""
-        return ref.restarts or ("wait" if self.incarnations(ref.uid) else "")
+        return ref.restarts or ("wait" if ref.uid in self._incarnations else "")
 
     def current(self, ref: ProcsRef) -> ProcsRef:
         """The reference to pass to other processes, which look restarted ranks up."""

@@ -231,6 +231,9 @@ async def _end_again(
         await run.agent.signal(uid, living, signal.SIGKILL, group=True)
         await ended
     for rank in failures:
+        procs.failures.pop(rank, None)
+        for actors in list(procs.actors.values()):
+            actors.failures.pop(rank, None)
         known.mark_dead(uid, rank, dead.get(rank, failures[rank]))
 
 
