@@ -15,6 +15,9 @@ from monarch._src.tensor.active_mesh import active_stream
 from monarch._src.tensor.channels.channel import Channel
 from monarch._src.tensor.channels.driver import Driver, channel_of
 from monarch._src.tensor.channels.groups import dims_of, group_of
+from monarch._src.tensor.operations.indices import has_number as has_number
+from monarch._src.tensor.operations.indices import part as part
+from monarch._src.tensor.operations.indices import write as write
 from monarch._src.tensor.operations.kinds import kind_with_outputs, own_kind
 from monarch._src.tensor.operations.local_values import lift
 from monarch._src.tensor.operations.local_values import values_of_first_rank as values_of_first_rank
@@ -293,7 +296,7 @@ def slice_mesh(tensors: Any, **dims: Any) -> Any:
         )
     channel = cast(Channel, handle.channel)
     part = cast(Driver, channel.driver).channel(channel.mesh.slice(**dims), channel.stream)
-    return wrap(Handle(handle.number, handle.meta, handle.storage, part, handle))
+    return wrap(Handle(handle.number, handle.meta, handle.storage, part, handle, handle.base))
 
 
 def to_mesh(tensors: Any, mesh: ProcMesh, stream: Any = None) -> Any:

@@ -81,7 +81,7 @@ class Stream:
         else:
             handle.storage.lent += 1
             storage.lent = 1
-        lease = Handle(handle.number, handle.meta, storage, there, handle)
+        lease = Handle(handle.number, handle.meta, storage, there, handle, handle.base)
         return wrap(lease), Borrow(handle.storage, storage, mutable)
 
     def __eq__(self, other: object) -> bool:

@@ -15,7 +15,12 @@ from monarch._src.tensor.channels.channel import MAIN
 from monarch._src.tensor.devices import check_move
 from monarch._src.tensor.regions.recording import refuse, refuse_grad
 from monarch._src.tensor.state.metas import Handle
-from monarch._src.tensor.tensor_errors import DROPPED, memory_of_ranks, place_text
+from monarch._src.tensor.tensor_errors import (
+    DROPPED,
+    memory_of_ranks,
+    place_text,
+    without_length,
+)
 from monarch._src.tensor.torch_modules import TorchTensor, torch, with_bits
 
 _make: Any = TorchTensor._make_wrapper_subclass
@@ -192,6 +197,21 @@ class Tensor(TorchTensor):
 
     def __bool__(self) -> bool:
         return bool(_methods.values_of_first_rank(self, "bool()"))
+
+    # --- indices ----------------------------------------------------------------------------------
+
+    def __getitem__(self, index: Any) -> Any:
+        if _methods.has_number(index):
+            return _methods.part(self, index)
+        return TorchTensor.__getitem__(self, index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        _methods.write(self, index, value)
+
+    def __len__(self) -> int:
+        if not self.dim():
+            raise without_length()
+        return int(self.shape[0])
 
     # --- copies -----------------------------------------------------------------------------------
 

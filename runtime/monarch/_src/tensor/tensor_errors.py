@@ -49,9 +49,18 @@ def values_copied(error: BaseException) -> ValueError:
     """A function of torch that copies the values of tensors of a mesh in this process."""
     return ValueError(
         f"a function of torch{_at(sites.site_of_error(error.__traceback__))} copies the values of "
-        "a tensor of a mesh in this process, and they are on the ranks; in place of "
-        "torch.tensor([x, 2.0]) write torch.stack([x, torch.full((), 2.0)]), or get the values of "
-        "one rank with monarch.fetch_shard(tensor).get()"
+        "a tensor of a mesh in this process, and they are on the ranks; get those of one rank with "
+        "monarch.fetch_shard(tensor).get(), or write torch.stack in place of torch.tensor([x, y])"
+    )
+
+
+def without_length() -> TypeError:
+    """The length of a 0-dim tensor. Torch asks for it to make a tensor of a list with such ones."""
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    return TypeError(
+        f"len() of a 0-dim tensor{_at_line(frame)}; torch.tensor asks for it where it copies the "
+        "values of tensors of a mesh in this process, and they are on the ranks; in place of "
+        "torch.tensor([x, 2.0]) write torch.stack([x, torch.full((), 2.0)])"
     )
 
 
@@ -161,6 +170,14 @@ def on_gpus_only(name: str, device: Any) -> ValueError:
     return ValueError(
         f"device={str(device)!r}: the tensors of {name} are on the GPUs of its ranks and stay "
         "there; monarch.fetch_shard(tensor) gets the values of one rank, on the CPU"
+    )
+
+
+def unplaced_strides() -> ValueError:
+    """A view of `x[i]` that names its place in memory."""
+    return ValueError(
+        "as_strided names a place in memory, and only the ranks know that of x[i] with an i on the "
+        "ranks; use x[i].clone()"
     )
 
 

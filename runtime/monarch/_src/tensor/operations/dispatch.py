@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from monarch._src.tensor import methods
 from monarch._src.tensor.active_mesh import active_channel, first_on_gpus, set_dispatch
@@ -39,12 +39,13 @@ from monarch._src.tensor.operations.result_metas import (
 from monarch._src.tensor.regions.recording import active, refuse
 from monarch._src.tensor.sites import sites
 from monarch._src.tensor.state.instructions import MANY, NOTHING, ONE, Kind, Slot, Value
-from monarch._src.tensor.state.metas import Handle, Storage
+from monarch._src.tensor.state.metas import UNPLACED, Handle, Storage
 from monarch._src.tensor.tensor import Tensor, connect, wrap
 from monarch._src.tensor.tensor_errors import (
     lent,
     local_written,
     too_large,
+    unplaced_strides,
     unusable,
 )
 from monarch._src.tensor.torch_modules import TorchTensor, locally, pytree, torch, without_modes
@@ -58,12 +59,18 @@ _REBUILDS = ("_rebuild_tensor", "_rebuild_tensor_v2")
 class Entry:
     """An operation in the cache: the kind of its instruction, and its results."""
 
-    __slots__ = ("has_info", "kind", "outputs", "same", "unflatten")
+    __slots__ = ("has_info", "kind", "outputs", "same", "unflatten", "unplaced", "written")
 
-    def __init__(self, kind: Kind, outputs: list[Output], unflatten: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, kind: Kind, outputs: list[Output], unflatten: Callable[[Any], Any],
+        written: tuple[int, ...], unplaced: tuple[int, ...],
+    ) -> None:  # fmt: skip
+        """`written`: the inputs that it writes to; `unplaced`: those that are UNPLACED."""
         self.kind = kind
         self.outputs = outputs
         self.unflatten = unflatten
+        self.written = written
+        self.unplaced = unplaced
         # Whether one result tells if the others are right: a check of torch's own code reads it.
         self.has_info = "linalg_" in kind.operation and "_ex." in kind.operation
         # The input that is the one result, as in-place operations have; otherwise -1.
@@ -136,19 +143,24 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) ->
             _cache.clear()
         entry = _cache[tuple(key)] = _entry(operation, args, kwargs or {}, handles)
     kind = entry.kind
-    for place in kind.mutated:
+    for place in entry.written:
         if handles[place].storage.lent:
             raise lent(handles[place])
+    numbers = tuple([handle.number for handle in handles])
+    if entry.unplaced:
+        numbers += _bases([handles[place] for place in entry.unplaced])
     first = channel.record(
         kind,
-        tuple([handle.number for handle in handles]),
+        numbers,
         tuple(scalars),
         sites.number(sys._getframe(2)),  # pyright: ignore[reportPrivateUsage]
     )
     if kind.stores == ONE:
         output = entry.outputs[0]
-        storage = Storage() if output.shares < 0 else handles[output.shares].storage
-        return wrap(Handle(first, output.meta, storage, channel))
+        if output.shares < 0:
+            return wrap(Handle(first, output.meta, Storage(), channel))
+        shared = handles[output.shares]
+        return wrap(Handle(first, output.meta, shared.storage, channel, None, shared.base))
     if entry.same == 0:
         return args[0]
     return _results(entry, first, channel, handles, args, kwargs)
@@ -174,6 +186,20 @@ def _check(
         entry.kind = replace(entry.kind, mutated=tuple(range(len(checked))))
     site = sites.number(sys._getframe(3))  # pyright: ignore[reportPrivateUsage]
     channel.record(entry.kind, tuple(one.number for one in checked), (), site)
+
+
+def _bases(handles: list[Handle]) -> tuple[int, ...]:
+    """Numbers of tensors that lose their values if a write to these, which share memory, fails.
+
+    Ranks would not know: if `x[i]` fails, they have nothing that shares the memory of `x`.
+    """
+    bases = [cast(Handle, handle.base) for handle in handles]
+    watch = active()
+    if watch is not None:
+        for handle, base in zip(handles, bases, strict=True):
+            if not watch.recording.has_made(handle.number) or not watch.knows(base.number):
+                refuse("a write to x[i], with i on the ranks, from outside", "write x[i] = y in it")
+    return tuple([base.number for base in bases])
 
 
 def _turned_in_place(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -238,13 +264,14 @@ def _results(
         if output.same >= 0:
             made.append(tensors[output.same])
             continue
+        base = None
         if output.shares >= 0:
-            storage = handles[output.shares].storage
+            storage, base = handles[output.shares].storage, handles[output.shares].base
         elif output.shares_output >= 0:
             storage = made[output.shares_output].monarch_handle.storage
         else:
             storage = Storage()
-        made.append(wrap(Handle(number, output.meta, storage, channel)))
+        made.append(wrap(Handle(number, output.meta, storage, channel, None, base)))
         number += 1
     if entry.has_info:
         _unchecked.handles = [one.monarch_handle for one in made]
@@ -255,7 +282,11 @@ def _entry(
     operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], handles: list[Handle]
 ) -> Entry:
     """Compute the metas of the results, and the kind of the instruction."""
-    template_args, template_kwargs, mutated = _template(operation, args, kwargs)
+    template_args, template_kwargs, written = _template(operation, args, kwargs)
+    if any(handle.meta.bits & UNPLACED for handle in handles) and "as_strided" in operation.name:
+        raise unplaced_strides()
+    bare = tuple(place for place in written if handles[place].meta.bits & UNPLACED)
+    mutated = (*written, *range(len(handles), len(handles) + len(bare)))
     values = _free_scalars(operation, args, kwargs)
     inputs = [stand_in(handle.meta) for handle in handles]
     on_device = dict(template_kwargs)
@@ -300,7 +331,7 @@ def _entry(
         return pytree.tree_unflatten(full, spec)
 
     leaves = [None if isinstance(leaf, TorchTensor) else leaf for leaf in leaves]
-    return Entry(kind, outputs, unflatten)
+    return Entry(kind, outputs, unflatten, written, bare)
 
 
 def _is_inexact(dtype: Any) -> bool:

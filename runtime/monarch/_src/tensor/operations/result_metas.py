@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from monarch._src.tensor.opaque import OBJECT, OpaqueRef
 from monarch._src.tensor.state.instructions import Layout
-from monarch._src.tensor.state.metas import Meta, Metas
+from monarch._src.tensor.state.metas import UNPLACED, Meta, Metas
 from monarch._src.tensor.tensor_errors import reshaped_in_place, shape_unknown, sparse
 from monarch._src.tensor.torch_modules import TorchTensor, bits_of, torch, with_bits, without_modes
 
@@ -48,6 +48,14 @@ def meta_of(tensor: Any) -> Meta:
     )  # fmt: skip
 
 
+def unplaced(meta: Meta) -> Meta:
+    """The same, of a tensor whose offset only ranks know."""
+    return metas.of(
+        meta.shape, meta.strides, meta.offset, meta.dtype, meta.device, meta.nbytes,
+        meta.bits | UNPLACED,
+    )  # fmt: skip
+
+
 def stand_in(meta: Meta) -> Any:
     """A tensor of the meta device with these facts."""
     storage = torch.UntypedStorage(meta.nbytes, device="meta")
@@ -66,6 +74,8 @@ def run_on_meta(name: str, call: Callable[[list[Any]], Any], inputs: list[Any]) 
             return call(inputs)
         except NotImplementedError:
             pass  # torch has no meta kernel for this operation
+        except AssertionError as error:  # a check of a kernel in Python; others raise RuntimeError
+            raise RuntimeError(str(error) or f"{name} does not take these arguments") from None
         except Exception as error:
             if not isinstance(error, RuntimeError) or " meta " not in f" {error} ":
                 # Without the frames of torch's kernel: the program's line is the one at fault.
@@ -146,7 +156,10 @@ def outputs_of(
             raise sparse(name)
         storage = _storage(one)
         shares = storages.get(storage, -1)
-        found.append(Output(meta_of(one), -1, shares, made.get(storage, -1)))
+        meta = meta_of(one)
+        if shares >= 0 and before[shares].bits & UNPLACED:
+            meta = unplaced(meta)
+        found.append(Output(meta, -1, shares, made.get(storage, -1)))
         made.setdefault(storage, place)
     return found
 

@@ -72,6 +72,7 @@ class Runner:
         self._own: dict[str, Callable[[Kind, list[Any], tuple[Any, ...]], Any]] = {
             "monarch::lift": self._lift,
             "monarch::rank": self._rank_tensor,
+            "monarch::select": _select,
             "monarch::drop": self._drop,
             "monarch::define": self._define,
             "monarch::define_region": _define_region,
@@ -414,6 +415,11 @@ def _texts(told: Any) -> str:
     return ", ".join(
         "an OpaqueRef" if one is None else f"a tensor {list(one[0])} {one[1]!s}" for one in told
     )
+
+
+def _select(kind: Kind, inputs: list[Any], scalars: tuple[Any, ...]) -> Any:
+    """A view of one place along an axis, whose number is a tensor."""
+    return inputs[0].select(kind.args[0], int(inputs[1]))
 
 
 def _unpack(kind: Kind, inputs: list[Any], scalars: tuple[Any, ...]) -> list[Any]:

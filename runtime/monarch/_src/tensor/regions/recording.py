@@ -58,10 +58,15 @@ class Watch:
         """Whether the region has made the tensor."""
         return self.recording.has_made(tensor.monarch_handle.number)
 
+    def knows(self, number: int) -> bool:
+        """Whether the tensor of that number is an input, or the region has used or made it."""
+        is_outside = number in self._inputs or number in self.foreign
+        return is_outside or self.recording.has_made(number)
+
     def note(self, tensor: Any) -> None:
         """Keep a tensor that an operation uses, if it comes from outside of the region."""
         number = tensor.monarch_handle.number
-        if number in self._inputs or number in self.foreign or self.recording.has_made(number):
+        if self.knows(number):
             return
         self.foreign[number] = State(tensor)
 

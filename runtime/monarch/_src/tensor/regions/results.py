@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from monarch._src.tensor.regions.recording import Watch
-from monarch._src.tensor.state.metas import Handle, Meta, Storage
+from monarch._src.tensor.state.metas import UNPLACED, Handle, Meta, Storage
 from monarch._src.tensor.tensor import Tensor, wrap
 from monarch._src.tensor.tensor_errors import not_a_result, not_in_region
 from monarch._src.tensor.torch_modules import pytree
@@ -114,6 +114,11 @@ def results_of(name: str, result: Any, inputs: list[Any], watch: Watch) -> Resul
             return Source(INPUT, places[handle.number])
         if not watch.recording.has_made(handle.number):
             return Source(CAPTURED, 0, leaf)
+        if handle.meta.bits & UNPLACED:
+            raise not_in_region(
+                name, "a result x[i] with an i on the ranks, whose place in memory they know only,",
+                "return x[i].clone()",
+            )  # fmt: skip
         if leaf.requires_grad:
             raise not_in_region(
                 name, "a result that requires gradients",

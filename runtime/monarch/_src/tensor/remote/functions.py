@@ -247,12 +247,13 @@ class Remote:
             if output.same >= 0:
                 made.append(_wrapped(found.handles[output.same]))
                 continue
-            storage = Storage()
+            storage, base = Storage(), None
             if output.shares >= 0:
-                storage = found.handles[output.shares].storage
+                shared = found.handles[output.shares]
+                storage, base = shared.storage, shared.base
             elif output.shares_output >= 0:
                 storage = made[output.shares_output].monarch_handle.storage
-            made.append(_wrapped(Handle(number, output.meta, storage, channel)))
+            made.append(_wrapped(Handle(number, output.meta, storage, channel, base=base)))
             number += 1
         return put_together(known.tree, made)
 

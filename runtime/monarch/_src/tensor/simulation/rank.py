@@ -48,6 +48,7 @@ class SimulatedRank(Runner):
         self._stream = ""
         self._own.update(
             {
+                "monarch::select": _select,
                 "monarch::make_group": self._make_group,
                 "monarch::process_group": self._process_group,
                 "monarch::reduce": self._reduce,
@@ -194,6 +195,11 @@ class SimulatedRank(Runner):
         )  # fmt: skip
         for storage in storages:
             storage.ready_s = end_s
+
+
+def _select(kind: Kind, inputs: list[Any], scalars: tuple[Any, ...]) -> Any:
+    """A view of the first place along an axis: all places have one shape."""
+    return inputs[0].select(kind.args[0], 0)
 
 
 def _nbytes(tensor: Any) -> int:

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
+UNPLACED = 4
+"""A bit of `Meta.bits`: only ranks know the offset, as of `x[i]` with an `i` on the ranks."""
+
 
 class Meta:
     """Shape, strides, offset in the storage, dtype, device, and bytes of the storage.
 
-    `bits`: 1 if torch reads the values in the storage as conjugated, 2 if as negated, or both.
+    `bits`: the sum of 1 if torch reads the values in the storage as conjugated, 2 if as negated,
+    and UNPLACED.
     """
 
     __slots__ = ("bits", "device", "dtype", "nbytes", "offset", "shape", "strides")
@@ -71,19 +75,22 @@ class Handle:
     """A tensor on the ranks: its number there, its meta, and its storage.
 
     When the handle is collected, the ranks may free the tensor. `owner`: for the part of a tensor
-    on a slice of its mesh, the handle of the whole tensor, which has the same number.
+    on a slice of its mesh, the handle of the whole tensor, which has the same number. `base`: of an
+    UNPLACED tensor, the handle of a tensor that has the same memory and is not UNPLACED.
     """
 
-    __slots__ = ("channel", "freed", "meta", "number", "owner", "storage")
+    __slots__ = ("base", "channel", "freed", "meta", "number", "owner", "storage")
 
     def __init__(
-        self, number: int, meta: Meta, storage: Storage, channel: Any, owner: Handle | None = None
-    ) -> None:
+        self, number: int, meta: Meta, storage: Storage, channel: Any, owner: Handle | None = None,
+        base: Handle | None = None,
+    ) -> None:  # fmt: skip
         self.number = number
         self.meta = meta
         self.storage = storage
         self.channel = channel
         self.owner = owner
+        self.base = base
         self.freed = owner is not None
 
     def __del__(self) -> None:
