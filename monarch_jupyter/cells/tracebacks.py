@@ -59,7 +59,8 @@ def without_refusal(error: BaseException, trace: TracebackType | None) -> Traceb
     more = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if isinstance(error, AssertionError) or (more is not None and not _is_in_text(more, error)):
         return None
-    return _traceback_of(whole[:inner])
+    # The runtime has called the user's code, as a function of monarch.compile.
+    return _traceback_of([link for link in whole[:inner] if not _file(link).startswith(RUNTIME)])
 
 
 def _entrance(whole: Sequence[TracebackType]) -> int:

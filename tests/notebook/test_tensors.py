@@ -72,6 +72,7 @@ REFUSED = {
     "torch.ones(3, 4).sum(7)": "Dimension out of range",
     "x + large": "only those of up to 65,536 bytes are sent along",
     "float(whole[0])": "item(), float() or an index",
+    "step(torch.ones(2, 3))": "must have same reduction dim",
 }
 
 
@@ -79,6 +80,7 @@ def test_a_refused_operation_is_shown_at_its_line_without_inner_frames(kernel: K
     kernel.ok("%monarch spawn w gpus=2 --preload torch")
     kernel.ok("import monarch, torch")
     kernel.ok("large = torch.ones(100, 1000)")
+    kernel.ok("@monarch.compile\ndef step(x):\n    return x @ x")
     kernel.ok("with w.activate():\n    x, whole = torch.ones(1000), torch.ones(2)")
     for source, text in REFUSED.items():
         cell = f"with w.activate():\n    {source}"
@@ -87,6 +89,7 @@ def test_a_refused_operation_is_shown_at_its_line_without_inner_frames(kernel: K
         assert source in shown
         assert "File " not in shown, shown
         assert "During handling" not in shown, shown
+        assert ("return x @ x" in shown) == source.startswith("step")
     kernel.ok("%monarch stop --all")
 
 

@@ -53,7 +53,8 @@ NEED_VALUES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "arange": (lambda x: torch.arange(x[0]), NUMBER),
     "slice": (lambda x: x[: x[0].long()], NUMBER),
     "classes": (lambda x: torch.nn.functional.one_hot(x.long()), NUMBER),
-    "distribution": (lambda x: distributions.Normal(x, x), "bool()"),
+    # torch.compile switches the checks off in its process
+    "distribution": (lambda x: distributions.Normal(x, x, validate_args=True), "bool()"),
 }
 
 

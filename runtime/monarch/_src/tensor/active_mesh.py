@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from monarch._src.tensor.channels.channel import MAIN, Channel
 from monarch._src.tensor.channels.driver import channel_of, known_driver
 from monarch._src.tensor.devices import device_type, explained, on_gpus
-from monarch._src.tensor.torch_modules import TorchDispatchMode, without_modes
+from monarch._src.tensor.torch_modules import TorchDispatchMode, never_compiled, without_modes
 
 if TYPE_CHECKING:
     from monarch._src.mesh.meshes import ProcMesh
@@ -39,6 +39,7 @@ class _Mode(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # the wrapper that this avoids costs microseconds for each operation
 
+    @never_compiled
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from monarch._src.tensor.tensor_errors import on_gpus_only, values_copied
+from monarch._src.tensor.tensor_errors import on_gpus_only, traced, values_copied
 from monarch._src.tensor.torch_modules import TorchFunctionMode, torch
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 DEVICES = ("cpu", "cuda")
 _NO_VALUES = "its data is not allocated yet"
+_TRACE_FILE = "torch/jit/_trace.py"
 _NO_CUDA = ("not compiled with CUDA", "no NVIDIA driver", "No CUDA GPUs")
 
 
@@ -90,12 +92,23 @@ def device_is_chosen(device: str, name: str, now: str) -> ValueError:
     )
 
 
+def _passes(trace: TracebackType | None, end: str) -> bool:
+    """Whether an error has come through a file whose path ends so."""
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename.endswith(end):
+            return True
+        trace = trace.tb_next
+    return False
+
+
 @contextmanager
 def explained() -> Generator[None]:
     """Say what to do where torch lacks a GPU in this process, or the values of a tensor."""
     try:
         yield
     except (AssertionError, RuntimeError) as error:
+        if _passes(error.__traceback__, _TRACE_FILE):
+            raise traced(error) from None
         if _NO_VALUES in str(error):
             raise values_copied(error) from error
         if not any(text in str(error) for text in _NO_CUDA):

@@ -21,7 +21,7 @@ from monarch._src.tensor.tensor_errors import (
     place_text,
     without_length,
 )
-from monarch._src.tensor.torch_modules import TorchTensor, torch, with_bits
+from monarch._src.tensor.torch_modules import TorchTensor, never_compiled, torch, with_bits
 
 _make: Any = TorchTensor._make_wrapper_subclass
 
@@ -44,6 +44,7 @@ class Tensor(TorchTensor):
         )
 
     @classmethod
+    @never_compiled
     def __torch_dispatch__(
         cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -244,6 +245,10 @@ class Tensor(TorchTensor):
         """Refused: the memory is that of the ranks."""
         raise memory_of_ranks("pin_memory()")
 
+    def data_ptr(self) -> NoReturn:
+        """Refused: the memory is that of the ranks."""
+        raise memory_of_ranks("data_ptr()")
+
     def is_pinned(self, *_: Any, **__: Any) -> bool:
         """False: no memory of the ranks is pinned."""
         return False
@@ -276,6 +281,7 @@ class Tensor(TorchTensor):
         extra += ", requires_grad" if self.requires_grad else ""
         extra += "" if channel.stream == MAIN else f", stream {channel.stream!r}"
         extra += ", dropped" if self.dropped else ""
+        extra += ", which was stopped" if channel.driver.stopped is not None else ""
         where = place_text(channel.name, channel.region)
         return f"<monarch.Tensor {list(meta.shape)} {dtype} on {where}{extra}>"
 

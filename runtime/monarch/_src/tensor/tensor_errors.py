@@ -28,15 +28,20 @@ _CALLED = {
     "aten::_unique2.default": "unique()",
 }
 """Operations that need values, by the names that programs call them by."""
-_OF_DISTRIBUTIONS = "torch.distributions."
+_HINTS = {
+    "torch.distributions.": "have a distribution leave its arguments unchecked with "
+    "validate_args=False, ",
+    "torch.utils.data.": "iterate over a DataLoader within `with monarch.no_mesh.activate():`, or "
+    "before the mesh is activated, ",
+}
+"""Remedies of operations that modules of torch run for the program."""
 
 
 def value_needed(name: str) -> RuntimeError:
     """An operation whose result depends on values that only the ranks have."""
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    called, hint = _CALLED.get(name, name), ""
-    if _is_called_by(frame, _OF_DISTRIBUTIONS):
-        hint = "have a distribution leave its arguments unchecked with validate_args=False, "
+    called = _CALLED.get(name, name)
+    hint = "".join(text for module, text in _HINTS.items() if _is_called_by(frame, module))
     return RuntimeError(
         f"{called}{_at_line(frame)} needs the values of a tensor, which are on the ranks and may "
         f"differ there; {hint}get those of one rank with monarch.fetch_shard(tensor).get(), run "
@@ -170,6 +175,27 @@ def on_gpus_only(name: str, device: Any) -> ValueError:
     return ValueError(
         f"device={str(device)!r}: the tensors of {name} are on the GPUs of its ranks and stay "
         "there; monarch.fetch_shard(tensor) gets the values of one rank, on the CPU"
+    )
+
+
+def quantized(name: str) -> ValueError:
+    """An operation that makes a quantized tensor."""
+    return ValueError(
+        f"{name} makes a quantized tensor, which tensors of a mesh cannot be; run the code on the "
+        "ranks with monarch.remote(function)"
+    )
+
+
+def traced(place: FrameType | BaseException) -> RuntimeError:
+    """A function that torch would trace in this process: a frame in it, or the error of torch."""
+    if isinstance(place, BaseException):
+        where = _at(sites.site_of_error(place.__traceback__))
+    else:
+        where = _at_line(place)
+    return RuntimeError(
+        f"torch traces a function{where} that uses tensors of a mesh, and their "
+        "operations run on its ranks; record them with monarch.compile(function), or trace it with "
+        "tensors of this process within `with monarch.no_mesh.activate():`"
     )
 
 

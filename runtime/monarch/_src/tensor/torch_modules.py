@@ -53,6 +53,17 @@ def without_modes() -> Any:
     return import_module("torch.utils._python_dispatch")._disable_current_modes()
 
 
+def never_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Have torch.compile run a function, and all that it calls, as they are.
+
+    It would compile the dispatcher, anew for each operation. Calls cost no more for it.
+    """
+    frames: Any = torch._C._dynamo.eval_frame
+    skip = frames._FrameAction.SKIP
+    frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+    return function
+
+
 def locally() -> Any:
     """A faster `without_modes`, for code of this package."""
     return torch._C._DisableTorchDispatch()

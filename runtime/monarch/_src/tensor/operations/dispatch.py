@@ -45,6 +45,7 @@ from monarch._src.tensor.tensor_errors import (
     lent,
     local_written,
     too_large,
+    traced,
     unplaced_strides,
     unusable,
 )
@@ -52,6 +53,8 @@ from monarch._src.tensor.torch_modules import TorchTensor, locally, pytree, torc
 
 MOST_ENTRIES = 1 << 16
 _NUMBERS = frozenset((int, float, bool, complex))
+_mode_of: Any = torch._C._get_dispatch_mode
+_PROXY: Any = torch._C._TorchDispatchModeKey.PROXY  # of make_fx
 _default_dtype = torch.get_default_dtype
 _REBUILDS = ("_rebuild_tensor", "_rebuild_tensor_v2")
 
@@ -94,6 +97,8 @@ class _HasLocal(Exception):
 def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
     """Run an operation on the ranks of the mesh that its tensors are on, or of the active mesh."""
     operation = operation_of(func)
+    if _mode_of(_PROXY) is not None:
+        raise traced(sys._getframe(2))  # pyright: ignore[reportPrivateUsage]
     handles: list[Handle] = []
     scalars: list[Any] = []
     key: list[Any] = [func, _default_dtype()]

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 from monarch._src.tensor.opaque import OBJECT, OpaqueRef
 from monarch._src.tensor.state.instructions import Layout
 from monarch._src.tensor.state.metas import UNPLACED, Meta, Metas
-from monarch._src.tensor.tensor_errors import reshaped_in_place, shape_unknown, sparse
+from monarch._src.tensor.tensor_errors import quantized, reshaped_in_place, shape_unknown, sparse
 from monarch._src.tensor.torch_modules import TorchTensor, bits_of, torch, with_bits, without_modes
 
 metas = Metas()
 CPU: Any = torch.device("cpu")
+_QUANTIZED = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
 META: Any = torch.device("meta")
 
 
@@ -154,6 +155,8 @@ def outputs_of(
             continue
         if one.layout is not torch.strided:
             raise sparse(name)
+        if one.dtype in _QUANTIZED or name.startswith("aten::quantize_per"):
+            raise quantized(name)
         storage = _storage(one)
         shares = storages.get(storage, -1)
         meta = meta_of(one)
