@@ -27,7 +27,7 @@ from monarch_jupyter.cells.errors import CellErrors, cell_names_of
 from monarch_jupyter.cells.fault_notices import FaultNotices
 from monarch_jupyter.cells.interrupts import InterruptHandler
 from monarch_jupyter.cells.line_views import show_folded_again, show_unfolded
-from monarch_jupyter.cells.output import MOST, OutputRouter
+from monarch_jupyter.cells.output import MOST, OutputRouter, share_output
 from monarch_jupyter.cells.progress import Progress
 from monarch_jupyter.cells.registry import Cells
 from monarch_jupyter.cells.static_views import StaticViews, share_static_views, shared_static_views
@@ -182,6 +182,8 @@ class Extension:
         )
         router.start()
         undo.callback(router.close)
+        share_output(router)
+        undo.callback(share_output, None)
         return router
 
     def _show_lines(self, cells: Cells, store: LogStore, origin: int) -> None:

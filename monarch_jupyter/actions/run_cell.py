@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import linecache
+import time
 from collections.abc import MutableMapping
+from dataclasses import dataclass
 from typing import cast
 
 from monarch import frontend, observe
 from monarch.actor import (
+    ActorError,
     ActorMesh,
     Future,
     MeshStoppedError,
     ProcMesh,
     SupervisionError,
     ValueMesh,
+    WorkFuture,
 )
 from monarch.frontend import name_ranks
 from monarch_jupyter.actions.cell_data import CellData, seconds
 from monarch_jupyter.actions.rank_syntax import python_of
 from monarch_jupyter.cells.displays import shared_displays
+from monarch_jupyter.cells.output import shared_output
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.meshes.registry import as_spawned, find_mesh, places_of
 from monarch_jupyter.meshes.selection import MeshSelection, parse_selection
 from monarch_jupyter.ranks.cell_runner import Cell, split_cell
+from monarch_jupyter.rendering.failures import headline
 from monarch_jupyter.rendering.source_lines import rank_cell_filename
+from monarch_jupyter.rendering.units import duration
 from monarch_jupyter.rendering.values import readable_values
 
 ACTOR_NAME = "cells"
@@ -66,6 +73,81 @@ def run_on(
     number: int,
     data: CellData = _NO_DATA,
 ) -> ValueMesh[object] | None:
+    """Run a cell on the ranks of a selection, and wait for all of them."""
+    begun = _begin_on(selection, namespace, cell, number, data)
+    return begun.wait()
+
+
+def begin_on(
+    selection: MeshSelection,
+    namespace: MutableMapping[str, object],
+    cell: str,
+    number: int,
+    data: CellData = _NO_DATA,
+) -> WorkFuture[ValueMesh[object] | None]:
+    """Begin a cell as `run_on` does; a line in the calling cell tells its end."""
+    begun = _begin_on(selection, namespace, cell, number, data)
+    output = shared_output()
+    origin = None if output is None else output.origin_now()
+    began = time.monotonic()
+
+    def work() -> ValueMesh[object] | None:
+        try:
+            values = begun.wait()
+        except BaseException as error:
+            if output is not None:
+                output.say(ended_text(selection, time.monotonic() - began, error), origin)
+            raise
+        if output is not None:
+            output.advise(ended_text(selection, time.monotonic() - began, None), origin)
+        return values
+
+    return frontend.work_beside(begun.mesh, "cell", begun.called, work)
+
+
+@dataclass(frozen=True)
+class _BegunCell:
+    """A cell that ranks have been sent, and what is to be done at its end."""
+
+    mesh: ProcMesh
+    part: ProcMesh
+    selection: MeshSelection
+    namespace: MutableMapping[str, object]
+    data: CellData
+    called: Future[ValueMesh[object]]
+
+    def wait(self) -> ValueMesh[object] | None:
+        """The values of the cell, once all ranks have run it."""
+        displays = shared_displays()
+        try:
+            values = _answer(self.called, self.selection, self.data.timeout)
+        finally:
+            if displays is not None:
+                displays.flush()
+        self.data.fetch(self.part, self.namespace)
+        return None if all(value is None for value in readable_values(values)) else values
+
+
+def ended_text(selection: MeshSelection, seconds: float, error: BaseException | None) -> str:
+    """The line that tells the end of a cell with --noblock."""
+    what, after = f"monarch: the cell on {selection}", duration(float(round(seconds)))
+    if error is None:
+        return f"{what} is done after {after}"
+    lines = [str(error)]
+    if isinstance(error, ActorError | SupervisionError) and error.failures:
+        groups = frontend.failures_by_place(error.failures)
+        lines = [line for group in groups for line in headline(group)]
+    said = "; ".join(" ".join(line.split()) for line in lines)
+    return f"{what} has failed after {after}: {said}"
+
+
+def _begin_on(
+    selection: MeshSelection,
+    namespace: MutableMapping[str, object],
+    cell: str,
+    number: int,
+    data: CellData,
+) -> _BegunCell:
     mesh = find_mesh(selection.name, namespace)
     selection.check(mesh.sizes)
     # Ranks have the coordinates of the spawned mesh, so errors must name them by these too.
@@ -84,15 +166,8 @@ def run_on(
     part = mesh.slice(**selection.dims) if selection.dims else mesh
     data.send(part, namespace)
     cells = _cells_on(mesh, selection)
-    displays = shared_displays()
-    try:
-        called = cells.run.call(code, filename, None if code == source else source)
-        values = _answer(called, selection, data.timeout)
-    finally:
-        if displays is not None:
-            displays.flush()
-    data.fetch(part, namespace)
-    return None if all(value is None for value in readable_values(values)) else values
+    called = cells.run.call(code, filename, None if code == source else source)
+    return _BegunCell(mesh, part, selection, namespace, data, called)
 
 
 def _answer(

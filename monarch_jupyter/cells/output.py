@@ -81,7 +81,7 @@ class OutputRouter:
         self._target = target
         self._store = store
         self._most = most
-        self._origin_now = origin_now
+        self.origin_now = origin_now
         self._overflow = overflow
         self._unfold = unfold
         self._fold_again = fold_again
@@ -115,14 +115,15 @@ class OutputRouter:
 
         `origin`: the cell; None: the one that runs.
         """
-        self._arrived.put(Notice(text, self._origin_now() if origin is None else origin))
+        self._arrived.put(Notice(text, self.origin_now() if origin is None else origin))
 
-    def advise(self, text: str) -> None:
-        """Write a notice that is no failure into the cell that runs, like `say`.
+    def advise(self, text: str, origin: int | None = None) -> None:
+        """Write a notice that is no failure, like `say`.
 
         It goes to stdout, since front ends show stderr in red.
         """
-        self._arrived.put(Notice(text, self._origin_now(), "stdout"))
+        origin = self.origin_now() if origin is None else origin
+        self._arrived.put(Notice(text, origin, "stdout"))
 
     def flush(self) -> None:
         """Return when the cell shows all lines that ranks wrote before the answers received so far.
@@ -144,7 +145,7 @@ class OutputRouter:
 
     def cell_ended(self) -> None:
         """Mark the end of the running cell; return when its lines are unfolded."""
-        self._arrived.put(CellEnded(self._origin_now()))
+        self._arrived.put(CellEnded(self.origin_now()))
         self.drain()
 
     def close(self) -> None:
@@ -290,3 +291,17 @@ def hidden_text(number: int, mesh: str) -> str:
 def ranks_of(mesh_uid: str) -> int | None:
     """The number of ranks of a live mesh; None for any other."""
     return next((len(mesh) for mesh in observe.meshes() if mesh.uid == mesh_uid), None)
+
+
+_shared: OutputRouter | None = None
+
+
+def shared_output() -> OutputRouter | None:
+    """The router of the loaded extension; None if it is not loaded."""
+    return _shared
+
+
+def share_output(router: OutputRouter | None) -> None:
+    """Make this the router that notices of cells go through."""
+    global _shared
+    _shared = router

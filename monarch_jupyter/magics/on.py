@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping, Sequence
+from typing import Any
 
-from monarch.actor import ValueMesh
+from monarch.actor import ValueMesh, WorkFuture
 from monarch_jupyter.actions.cell_data import CellData, names_in, seconds, variables
-from monarch_jupyter.actions.run_cell import run_on
+from monarch_jupyter.actions.run_cell import begin_on, run_on
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.arguments import Option
 from monarch_jupyter.magics.command import Command, Invocation
@@ -14,7 +15,7 @@ from monarch_jupyter.meshes.registry import mesh_names
 from monarch_jupyter.meshes.selection import parse_selection
 
 
-def _run(invocation: Invocation) -> ValueMesh[object] | None:
+def _run(invocation: Invocation) -> ValueMesh[object] | WorkFuture[Any] | None:
     words = invocation.arguments.positionals
     if not words:
         raise CommandError("on needs a mesh; for example `%%monarch on workers[gpus=0:4]`")
@@ -34,7 +35,15 @@ def _run(invocation: Invocation) -> ValueMesh[object] | None:
     selection = parse_selection(" ".join(words))
     if not invocation.cell.strip():
         raise CommandError(f"there is nothing to run on {selection}; write code below the line")
-    return run_on(selection, invocation.namespace, invocation.cell, invocation.number, data)
+    begun = (selection, invocation.namespace, invocation.cell, invocation.number, data)
+    names = names_in("--out", arguments.values("--out"))
+    if not arguments.has("--noblock"):
+        if names:
+            raise CommandError(f"--out {names[0]}: it binds the future of a cell with --noblock")
+        return run_on(*begun)
+    future = begin_on(*begun)
+    invocation.namespace.update(dict.fromkeys(names, future))
+    return future
 
 
 def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> list[str]:
@@ -68,12 +77,15 @@ COMMAND = Command(
             repeated=True,
             complete=variables,
         ),
+        Option("--noblock", "returns a future at once; the cell goes on beside other cells"),
+        Option("--out", "binds that future in the notebook", "NAME"),
         Option("--timeout", "cancels the cell where it has not ended by then", "SECONDS"),
     ),
     examples=(
         "%%monarch on workers",
         "%%monarch on workers[gpus=0:4]",
         "%%monarch on workers --push model --scatter batch --gather loss",
+        "%%monarch on workers --noblock --out training",
     ),
     takes_cell=True,
     complete=_complete,

@@ -17,6 +17,7 @@ from monarch._src.mesh.constructor_payload import accompany_actors
 from monarch._src.mesh.live_update import actor_class_of, actor_meshes, failed_ranks, update_actors
 from monarch._src.mesh.rank_restarts import can_restart
 from monarch._src.mesh.selected_procs import as_viewed, coordinates
+from monarch._src.mesh.work_on_mesh import work_beside
 from monarch._src.observe.meshes import (
     CodePlace,
     FailedActors,
@@ -71,5 +72,6 @@ __all__ = [
     "timed_folds",
     "unheeded",
     "update_actors",
+    "work_beside",
     "work_under_way",
 ]

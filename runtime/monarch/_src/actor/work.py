@@ -42,15 +42,19 @@ class WorkFuture(Future[R]):
     It can be read as any `Future`, and can be cancelled. Dropping it does not cancel the work.
     """
 
-    __slots__ = ("_calls", "_canceller", "_origin", "_progress", "mesh", "number", "what")
+    __slots__ = ("_calls", "_canceller", "_origin", "_progress", "_told", "mesh", "number", "what")
 
-    def __init__(self, run: Runtime, what: str, mesh: int) -> None:
-        """`what` names the work, as in `map of fit on workers`; `mesh`: the uid of its procs."""
+    def __init__(self, run: Runtime, what: str, mesh: int, *, told: bool = False) -> None:
+        """`what` names the work, as in `map of fit on workers`; `mesh`: the uid of its procs.
+
+        `told`: its errors are told whether or not the future is read.
+        """
         super().__init__(*run.future_parts())
         # Above the numbers of all calls that were made before the work began.
         self.number = run.calls.new_number()
         self.what = what
         self.mesh = mesh
+        self._told = told
         self._canceller: Callable[[], None] | None = None
         self._calls: Callable[[], Collection[int]] = _no_calls
         self._progress: Callable[[], str] = _no_text
@@ -121,7 +125,7 @@ class WorkFuture(Future[R]):
         if isinstance(error, _OF_MONARCH):
             # Its frames are all of the runtime, and say nothing about the program.
             error.with_traceback(None)
-        self.unread = _unread(error, self._origin)
+        self.unread = None if self._told else _unread(error, self._origin)
         self.fail(error)
 
     def _let_go(self) -> None:

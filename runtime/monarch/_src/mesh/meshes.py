@@ -369,11 +369,12 @@ class ProcMesh(
         extent = self._procs.ref.extent
         return [dict(extent.point_of_rank(rank)) for rank in self._region.ranks()]
 
-    def _new_work(self, what: str) -> WorkFuture[Any]:
+    def _new_work(self, what: str, *, told: bool = False) -> WorkFuture[Any]:
         self._check_usable()
         if self._runtime.node.is_fork:
             raise RuntimeEnded(FORKED)
-        return WorkFuture(self._runtime, f"{what} on {self.name}", self._procs.ref.uid)
+        what = f"{what} on {self.name}"
+        return WorkFuture(self._runtime, what, self._procs.ref.uid, told=told)
 
     def _begin_map(self, method: str, *arguments: Any) -> MapRun | None:
         # Imported here: most programs do without.

@@ -27,8 +27,8 @@ class MapsItems:
         """Check the arguments, spawn the actors of a map, and send the first chunks."""
         raise NotImplementedError
 
-    def _new_work(self, what: str) -> WorkFuture[Any]:
-        """The future of work on this mesh that is about to begin."""
+    def _new_work(self, what: str, *, told: bool = False) -> WorkFuture[Any]:
+        """The future of work on this mesh that is about to begin; see `WorkFuture`."""
         raise NotImplementedError
 
     def _task_ranks(self) -> Ranks:
