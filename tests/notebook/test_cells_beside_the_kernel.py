@@ -41,6 +41,8 @@ def test_the_kernel_is_free_while_the_cell_runs_and_has_its_values_later(workers
     )
     assert "◌ pending" in shown.result["text/html"]
     assert workers.value("training.done") == "False"
+    workers.ok("from monarch import observe")
+    assert workers.value("[call.awaited for call in observe.open_calls()]") == "[False]"
     workers.ok("let_go(2)")
     assert workers.value("list(training.get(60).values())") == "[0, 10]"
     assert workers.ok("(await training)[1]").result["text/plain"] == "10"

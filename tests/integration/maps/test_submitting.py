@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import queue
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from monarch import frontend, observe
-from monarch._src.actor.work import THREAD
 from monarch.actor import (
     Actor,
     ActorError,
@@ -25,10 +22,12 @@ from monarch.actor import (
     endpoint,
     this_host,
 )
-from monarch.observe import UnreadError
 from tests.integration import mapped
 from tests.integration.gates import Gate, GateKeeper
+from tests.integration.maps.test_maps_beside_the_caller import Unread, join_work, unread
 from tests.integration.maps.test_names_on_ranks import Main
+
+__all__ = ["unread"]
 
 
 def scaled(x: float, *, by: float = 1.0) -> float:
@@ -42,13 +41,6 @@ def divide(x: float, y: float) -> float:
 def pid_behind(gate: Gate) -> int:
     gate.pass_through()
     return mapped.pid(None)
-
-
-def join_work() -> None:
-    """Return when the threads that drive work have ended."""
-    for thread in threading.enumerate():
-        if thread.name == THREAD:
-            thread.join(60)
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -240,17 +232,8 @@ def test_functions_end_with_their_mesh(gate: GateKeeper) -> None:
 # --- unread errors --------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def unread() -> Iterator[Callable[[], UnreadError]]:
-    found: queue.SimpleQueue[UnreadError] = queue.SimpleQueue()
-    observe.on_unread_error(found.put)
-    yield lambda: found.get(timeout=60)
-    observe.on_unread_error(None)
-    assert found.empty()
-
-
 def test_the_error_of_a_function_whose_future_is_dropped_is_reported(
-    four: ProcMesh, unread: Callable[[], UnreadError]
+    four: ProcMesh, unread: Unread
 ) -> None:
     four.submit(divide, 1, 0)
     (failure,) = unread().failures

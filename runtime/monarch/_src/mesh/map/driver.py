@@ -457,8 +457,7 @@ class MapRun:
         return f"{done:,} items" if total is None else f"{done:,} of {total:,} items"
 
     def _item_text(self, index: int) -> str:
-        text = live_text(self._arguments.items[index])
-        return text if len(text) <= LONGEST_ITEM else f"{text[: LONGEST_ITEM - 3]}..."
+        return short_text(live_text(self._arguments.items[index]))
 
     def _call_text(self, index: int, item: str) -> str:
         return f"{self._arguments.name}(item {index}: {item})"
@@ -515,6 +514,11 @@ def _read_value(parcel: Parcel, classes: UnwrappedClasses) -> Any:
     except Exception as error:
         text = unreadable_answer("the value that it returned", payload_of(parcel), error)
         raise TypeError(text) from error
+
+
+def short_text(text: str) -> str:
+    """The text of an item, cut to `LONGEST_ITEM` characters."""
+    return text if len(text) <= LONGEST_ITEM else f"{text[: LONGEST_ITEM - 3]}..."
 
 
 def run_to_end(run: MapRun) -> list[Any]:

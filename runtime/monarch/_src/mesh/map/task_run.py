@@ -21,7 +21,7 @@ from monarch._src.errors import ActorError, SupervisionError
 from monarch._src.mesh.actor_mesh import ActorMesh
 from monarch._src.mesh.map.arguments import MapArguments
 from monarch._src.mesh.map.calls import ChunkAnswered, ChunkUnsent, Woken
-from monarch._src.mesh.map.driver import LONGEST_ITEM, Failed, MapRun, Result
+from monarch._src.mesh.map.driver import Failed, MapRun, Result, short_text
 from monarch._src.mesh.map.state.schedule import Chunk
 from monarch._src.mesh.map.tasks import Task, TaskStream
 from monarch._src.net.local.interrupt import GuardedLock
@@ -149,13 +149,13 @@ class TaskRun(MapRun):
         return [(chunk.items[0], Failed(error))]
 
     def _item_text(self, index: int) -> str:
-        return _short(self._tasks[index].text)
+        return short_text(self._tasks[index].text)
 
     def _call_text(self, index: int, item: str) -> str:
         return f"{self._tasks[index].name}({item})"
 
     def _task_text(self, task: Task) -> str:
-        return f"{task.name}({_short(task.text)})"
+        return f"{task.name}({short_text(task.text)})"
 
 
 def submit(ranks: Ranks, task: Task, begin: Callable[[TaskStream], TaskRun]) -> None:
@@ -182,10 +182,6 @@ def submit(ranks: Ranks, task: Task, begin: Callable[[TaskStream], TaskRun]) -> 
 
 _runs: dict[Ranks, TaskRun] = {}
 _changing = GuardedLock()
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= LONGEST_ITEM else f"{text[: LONGEST_ITEM - 3]}..."
 
 
 def _never(_item: object) -> Any:
