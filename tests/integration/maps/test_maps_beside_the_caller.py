@@ -56,8 +56,6 @@ def test_the_caller_goes_on_while_items_run(four: ProcMesh, gate: GateKeeper) ->
     future = four.map_async(mapped.pass_gate, [(gate.gate, number) for number in range(12)])
     assert not future.done
     gate.wait_entered(4)
-    assert not any(call.awaited for call in observe.open_calls())
-    assert [one.awaited for one in observe.open_maps()] == [False]
     gate.open(8)
     gate.wait_entered(8)  # further items are handed out while this thread waits at the gate
     assert repr(future).startswith("<Future pending: map of pass_gate on workers, ")
