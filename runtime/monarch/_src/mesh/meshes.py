@@ -9,26 +9,23 @@ spawned a mesh of procs is its owner: it gets the failures of the mesh and may s
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from monarch._src.actor.checked_names import check_may_end, name_text, reason_text
 from monarch._src.actor.context import origin_now
-from monarch._src.actor.endpoint import Actor, actor_class
+from monarch._src.actor.endpoint import Actor
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.runtime import Runtime, runtime, runtime_or_none
-from monarch._src.actor.serialize import pack_value
-from monarch._src.actor.work import WorkFuture, cancel_on_mesh
+from monarch._src.actor.work import cancel_on_mesh
 from monarch._src.config import for_new_procs, preload_names, settings
 from monarch._src.errors import MeshStoppedError
 from monarch._src.failures.report import at_text
 from monarch._src.host.exec_proc import inherited_python
 from monarch._src.mesh import owned_procs
 from monarch._src.mesh.actor_mesh import check_in_reach
-from monarch._src.mesh.actor_spawning import SpawnsActors
 from monarch._src.mesh.client import (
     KEPT_AND_RESTARTED,
     allow_cleanup,
@@ -39,7 +36,7 @@ from monarch._src.mesh.client import (
 from monarch._src.mesh.client_imports import libraries
 from monarch._src.mesh.constructor_payload import extra_payloads
 from monarch._src.mesh.hosts import OF_ALL, OF_THIS_HOST, Handle, Hosts
-from monarch._src.mesh.map.methods import MapsItems
+from monarch._src.mesh.map.spawning import SpawnsMaps
 from monarch._src.mesh.namespace.methods import HasNamespace
 from monarch._src.mesh.output_methods import ChoosesOutput
 from monarch._src.mesh.owned_procs import (
@@ -75,8 +72,6 @@ from monarch._src.mesh.spawning import (
     when_all_done,
 )
 from monarch._src.mesh.tensor_methods import HasTensors
-from monarch._src.net.local.leader import FORKED
-from monarch._src.net.local.waitable import RuntimeEnded
 from monarch._src.shape import Extent, IndexedMesh, NDSlice, Region
 from monarch._src.wire.ids import parse_proc_node
 from monarch._src.wire.messages import (
@@ -86,11 +81,7 @@ from monarch._src.wire.messages import (
 )
 
 if TYPE_CHECKING:
-    from monarch._src.mesh.actor_mesh import ActorMesh
-    from monarch._src.mesh.map.driver import MapRun
-    from monarch._src.mesh.map.task_run import Ranks, TaskRun
-    from monarch._src.mesh.map.tasks import TaskStream
-    from monarch._src.wire.frames import Payload
+    pass
 
 A = TypeVar("A", bound=Actor)
 
@@ -290,7 +281,7 @@ class HostMesh(Hosts):
 
 
 class ProcMesh(
-    SpawnsActors, MapsItems, HasNamespace, ChoosesOutput, HasProcessGroups, HasTensors,
+    SpawnsMaps, HasNamespace, ChoosesOutput, HasProcessGroups, HasTensors,
     RestartsRanks, IndexedMesh,
 ):  # fmt: skip
     """A mesh of processes, on which actors are spawned. `HostMesh.spawn_procs` makes it."""
@@ -368,64 +359,6 @@ class ProcMesh(
     def _where(self) -> list[dict[str, int]]:
         extent = self._procs.ref.extent
         return [dict(extent.point_of_rank(rank)) for rank in self._region.ranks()]
-
-    def _new_work(self, what: str, *, told: bool = False) -> WorkFuture[Any]:
-        self._check_usable()
-        if self._runtime.node.is_fork:
-            raise RuntimeEnded(FORKED)
-        what = f"{what} on {self.name}"
-        return WorkFuture(self._runtime, what, self._procs.ref.uid, told=told)
-
-    def _begin_map(self, method: str, *arguments: Any) -> MapRun | None:
-        # Imported here: most programs do without.
-        from monarch._src.mesh.map.arguments import checked, refused_function
-        from monarch._src.mesh.map.driver import MapRun
-        from monarch._src.mesh.map.state.schedule import LONGEST_S
-        from monarch._src.mesh.map.worker import Map
-
-        self._check_usable()
-        run = self._runtime
-        if run.node.is_fork:
-            raise RuntimeEnded(FORKED)
-        found = checked(method, *arguments)
-        # A size that the caller has chosen is kept.
-        longest_s = LONGEST_S if found.chunk_size is None else math.inf
-        options = {"stops_at_error": found.on_error == "raise", "longest_s": longest_s}
-        try:
-            payload = pack_value((Map, (found.call,), options, *extra_payloads(self)), own=2)
-        except Exception as error:
-            refusal, cause = refused_function(method, found, error)
-            raise refusal from cause
-        if not found.items:
-            return None
-        actors = self._spawn_for_map("map", Map, payload)
-        map_run = MapRun(run, actors, found)
-        try:
-            map_run.begin()
-        except BaseException:
-            map_run.end(cancel=True)
-            raise
-        return map_run
-
-    def _task_ranks(self) -> Ranks:
-        return self._procs.ref.uid, tuple(self._region.ranks())
-
-    def _begin_tasks(self, tasks: TaskStream) -> TaskRun:
-        from monarch._src.mesh.map.task_run import TaskRun
-        from monarch._src.mesh.map.task_worker import Tasks
-
-        options: dict[str, Any] = {}
-        payload = pack_value((Tasks, (), options, *extra_payloads(self)), own=2)
-        return TaskRun(self._runtime, self._spawn_for_map("submit", Tasks, payload), tasks)
-
-    def _spawn_for_map(self, name: str, kind: type, payload: Payload) -> ActorMesh:
-        """Spawn actors on each rank that is alive."""
-        dead = self._runtime.known.dead(self._procs.ref.uid)
-        skip = {self._region.position(rank) for rank in dead if rank in self._region}
-        if len(skip) == len(self._region):
-            gone = [dead[rank] for rank in sorted(dead) if rank in self._region]
-            raise self._refused(f"the {name} has not begun", gone, "spawn others")
-        return self._spawn_on(name, actor_class(kind), payload, skip)
 
     def stop(self, reason: str | None = None) -> Future[None]:
         """End its processes: they finish the messages they have, and actors clean up. Idempotent.
