@@ -32,7 +32,8 @@ _Steps: TypeAlias = "list[tuple[int, Any]]"
 def has_number(index: Any) -> bool:
     """Whether an index has a number, or a truth value, that is on the ranks."""
     if type(index) is tuple:
-        return any(type(one) is Tensor and _is_number(one) for one in index)  # pyright: ignore[reportUnknownVariableType]
+        items = cast("tuple[Any, ...]", index)
+        return any(type(one) is Tensor and _is_number(one) for one in items)
     return type(index) is Tensor and _is_number(index)
 
 
@@ -102,7 +103,7 @@ def _taken_apart(tensor: Tensor, index: Any) -> tuple[_Steps, tuple[Any, ...]]:
     A selection takes its axis away, so axes behind it move up. A truth value is a mask of an axis
     of size 1.
     """
-    items: tuple[Any, ...] = index if type(index) is tuple else (index,)
+    items = cast("tuple[Any, ...]", index) if type(index) is tuple else (index,)
     dims, axis = tensor.dim(), 0
     steps: _Steps = []
     rest: list[Any] = []
