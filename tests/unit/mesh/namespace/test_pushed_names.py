@@ -34,6 +34,20 @@ def test_what_no_rank_has_any_more_makes_room(monkeypatch: pytest.MonkeyPatch) -
     assert names.on(1) == {"x": of("2b"), "y": of("4 by")}
 
 
+def test_the_names_without_a_kept_value_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pushed_names, "MOST_KEPT", 10)
+    names = PushedNames()
+    names.bound("small", [0], of("8 bytes."))
+    names.bound("large", [0, 1], of("4 by"))
+    names.bound("remote", [0], None)
+    assert names.why_not(0) == {
+        "large": "too large to be kept", "remote": "with objects of the ranks",
+    }  # fmt: skip
+    assert names.why_not(1) == {"large": "too large to be kept"}
+    names.bound("remote", [0], of("2b"))
+    assert "remote" not in names.why_not(0)
+
+
 def test_memory_that_may_change_is_copied() -> None:
     memory = bytearray(b"before")
     names = PushedNames()

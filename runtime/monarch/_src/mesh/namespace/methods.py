@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from monarch._src.actor.attribution import transfer_span
+from monarch._src.actor.call.on_ranks import OnRanksError
 from monarch._src.actor.call.pickling_errors import unpicklable_item
 from monarch._src.actor.serialize import pack_value
 from monarch._src.failures.report import at_text, points_text
@@ -21,6 +22,7 @@ from monarch._src.shape import MeshTrait, ValueMesh
 
 if TYPE_CHECKING:
     from monarch._src.mesh.namespace.actor import Namespace
+    from monarch._src.wire.frames import Payload
 
 log = logging.getLogger("monarch.mesh")
 
@@ -162,11 +164,11 @@ class HasNamespace(MeshTrait):
         names, ranks = self._procs.names, self._region.ranks()
         if parts is None:
             for name, value in values.items():
-                names.bound(name, ranks, pack_value(value, loose=True))
+                names.bound(name, ranks, _packed_or_none(value))
             return
         for rank, part in zip(ranks, parts, strict=True):
             for name, value in part.items():
-                names.bound(name, [rank], pack_value(value, loose=True))
+                names.bound(name, [rank], _packed_or_none(value))
 
     def _missing_text(
         self, name: str, there: Sequence[bool], names: Callable[[], Sequence[str]]
@@ -186,6 +188,14 @@ class HasNamespace(MeshTrait):
         """`workers`, or `workers[gpus=3]` for one rank."""
         where = self._where()
         return self.name + (at_text(where[0]) if len(where) == 1 else "")
+
+
+def _packed_or_none(value: Any) -> Payload | None:
+    """The value, to be kept; None if it refers to objects on the ranks, such as tensors."""
+    try:
+        return pack_value(value, loose=True)
+    except OnRanksError:
+        return None
 
 
 def _uneven_text(name: str, rows: int, where: Sequence[dict[str, int]], mesh: str) -> str:

@@ -19,10 +19,10 @@ _GONE = "the names are bound"
 async def bind_again(mesh: Any, procs: Procs, ranks: Sequence[int]) -> list[str]:
     """Bind on these ranks what `push` and `scatter` had bound; returns what was not, in lines."""
     there: dict[int, set[str]] = {}
-    too_large: dict[str, None] = {}
+    not_kept: dict[str, str] = {}
     for rank in ranks:
         names = procs.names.on(rank)
-        too_large |= {name: None for name, payload in names.items() if payload is None}
+        not_kept |= procs.names.why_not(rank)
         packed = {
             name: (bytes(payload.body), [_copied(buffer) for buffer in payload.buffers])
             for name, payload in names.items()
@@ -32,9 +32,10 @@ async def bind_again(mesh: Any, procs: Procs, ranks: Sequence[int]) -> list[str]
     where = points_text(
         [(dict(procs.ref.extent.point_of_rank(rank)), procs.ref.name) for rank in ranks]
     )
-    lines: list[str] = []
-    if too_large:
-        lines.append(f"names lost on {where}: {', '.join(too_large)} (too large to be kept)")
+    lines = [
+        f"names lost on {where}: {', '.join(n for n in not_kept if not_kept[n] == why)} ({why})"
+        for why in dict.fromkeys(not_kept.values())
+    ]
     peer = await _names_of_peer(mesh, procs, ranks)
     lost = sorted(name for name in peer if not all(name in names for names in there.values()))
     if lost:
