@@ -48,7 +48,7 @@ class InterruptPolicy:
     def press(self, now: float, *, calls_open: bool) -> InterruptLevel:
         """Record a press; return its level.
 
-        `something_left`: whether any of the calls that the last press was for still runs.
+        `calls_open`: whether any of the calls that the last press was for still runs.
         """
         early = self.level is not InterruptLevel.NONE and now - self.pressed_at <= PATIENCE
         self.level = TRANSITIONS[self.level] if early and calls_open else InterruptLevel.CANCEL

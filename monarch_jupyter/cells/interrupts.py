@@ -35,6 +35,8 @@ SETTLE = 1.0
 `subprocess` alone gives a child 0.25 s of it.
 """
 LOOK = 0.01
+NAMED = 3
+"""How many futures a line names."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +126,9 @@ class InterruptHandler:
         # earlier cell goes on, though its calls may be new.
         others = frontend.calls_of_others(self._since)
         open_now = [c for c in observe.open_calls() if c.number not in others]
-        calls = [c for c in open_now if c.awaited or c.number > self._since]
         work = [w for w in frontend.work_under_way() if w.awaited or w.number > self._since]
+        of_work = {number for one in work for number in one.calls}
+        calls = [c for c in open_now if c.awaited or c.number > self._since or c.number in of_work]
         self._pressed = True
         self.presses += 1
         self._presses.put(Press(time.monotonic(), tuple(calls), tuple(work)))
@@ -165,6 +168,8 @@ class InterruptHandler:
                 observe.cancel_calls(call for call in press.calls if not call.hands_on)
                 self._wait_for(self._open_numbers)
                 self._say(cancelled_text(press.calls, self._still_open(self._open_numbers)))
+            elif press.work:
+                self._say(cancelled_work_text(press.work))
         elif level is InterruptLevel.SIGNAL:
             signal_ranks(left)
             self._wait_for(self._open_numbers)
@@ -205,6 +210,14 @@ def cancelled_text(asked: Sequence[OpenCall], left: Sequence[OpenCall]) -> str:
         return text
     remedy = "kill these ranks" if all(c.hands_on for c in left) else "send these ranks SIGINT"
     return f"{text}. Still running: {running_text(left)}. Press stop again to {remedy}"
+
+
+def cancelled_work_text(work: Sequence[WorkFuture[Any]]) -> str:
+    """One line: the cancelled work of futures, none of which has an open call yet."""
+    names = [one.what for one in work[:NAMED]]
+    if len(work) > NAMED:
+        names.append(f"{len(work) - NAMED:,} more")
+    return f"monarch: interrupted before it began on a rank; cancelled {', '.join(names)}"
 
 
 def signalled_text(asked: Sequence[OpenCall], left: Sequence[OpenCall]) -> str:

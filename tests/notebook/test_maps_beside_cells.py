@@ -75,7 +75,7 @@ def test_an_error_that_nothing_reads_is_told_in_the_cell_that_began_the_map(
 def test_the_stop_button_cancels_the_map_that_a_cell_waits_for(workers: Kernel) -> None:
     workers.ok("future = workers.map_async(waits, range(8))")
     shown = workers.interrupt_when(
-        "import threading\ndef tell():\n    while not future.awaited: pass\n"
+        "import threading\ndef tell():\n    while not (future.awaited and future.calls): pass\n"
         "    print('waits', flush=True)\nthreading.Thread(target=tell).start()\nfuture.get()",
         "waits",
     )
@@ -139,3 +139,19 @@ def test_the_stop_button_cancels_the_submitted_functions_that_a_cell_waits_for(
     assert told(shown) == "interrupted; cancelled the submitted function on 2 ranks"
     workers.ok("assert all(future.exception(60) and future.cancelled for future in futures)")
     workers.ok("assert workers.submit(abs, -3).get(60) == 3")
+
+
+def test_the_stop_button_cancels_a_function_that_no_rank_has_begun(workers: Kernel) -> None:
+    request = workers.client.execute(
+        "running = [workers.submit(waits, n) for n in range(2)]\nqueued = workers.submit(abs, -3)"
+    )
+    workers.wait_until_written(request, "begun")
+    shown = workers.interrupt_when(
+        "import threading\ndef tell():\n    while not queued.awaited: pass\n"
+        "    print('waits', flush=True)\nthreading.Thread(target=tell).start()\nqueued.get()",
+        "waits",
+    )
+    assert shown.error_name == "KeyboardInterrupt"
+    assert told(shown) == "interrupted before it began on a rank; cancelled abs on workers"
+    workers.ok("assert queued.cancelled and not any(future.done for future in running)")
+    workers.ok("[future.cancel() for future in running];")

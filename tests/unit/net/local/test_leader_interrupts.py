@@ -13,9 +13,13 @@ from typing import Any
 
 import pytest
 
-from monarch._src.net.local.interrupt import InterruptGuard, install_permanent_handler
+from monarch._src.net.local.interrupt import (
+    LONGEST_BLOCK_S,
+    InterruptGuard,
+    install_permanent_handler,
+)
 from monarch._src.net.local.spin import Spin
-from monarch._src.net.local.waitable import Waitable
+from monarch._src.net.local.waitable import UnmanagedWait, Waitable
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import OK, AnyMessage, FlushOutput, OutputFlushed, Reply
 from monarch._src.wire.segment_refs import SEGMENT_FROM
@@ -73,7 +77,7 @@ def test_an_interrupt_of_a_thread_that_looks_before_it_sleeps_is_raised_at_once(
     spin = Spin(let_others_run=interrupt_me)
     spin._lately_s, spin._to_skip = 0.0, 0  # or it would sleep at once
     monkeypatch.setattr(node.leader, "_spin", spin)
-    node.leader.spin(PATIENCE_S)
+    node.leader.spin(LONGEST_BLOCK_S / 2)
     with pytest.raises(KeyboardInterrupt):
         node.wait(Waitable())
 
@@ -105,6 +109,68 @@ def interrupt_next_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
         threading.Thread(target=interrupt_me, daemon=True).start()
 
     monkeypatch.setattr(InterruptGuard, "let_through", interrupted)
+
+
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Python notes a SIGINT while the main thread sleeps, and no system call is ended by it.
+
+    The signal is sent to another thread, which has the effect of one that comes between the last
+    bytecode of the main thread and its system call.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    about_to_sleep = threading.Event()
+    let_through = InterruptGuard.let_through
+
+    def note() -> None:
+        about_to_sleep.wait()
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    def last_check(guard: InterruptGuard) -> None:
+        let_through(guard)
+        about_to_sleep.set()
+
+    notes = threading.Thread(target=note)
+    notes.start()
+    monkeypatch.setattr(InterruptGuard, "let_through", last_check)
+    yield
+    about_to_sleep.set()
+    notes.join()
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_thread_that_receives_raises_an_interrupt_that_python_has_noted(
+    make_node: MakeNode, noted: None
+) -> None:
+    node = make_node("a", start=False)
+    with pytest.raises(KeyboardInterrupt):
+        node.wait(Waitable(), PATIENCE_S)
+
+
+def test_a_thread_that_follows_raises_an_interrupt_that_python_has_noted(
+    asker: Asker, noted: None
+) -> None:
+    never = Waitable()
+    leader = threading.Thread(target=asker.node.wait, args=(never, PATIENCE_S))
+    leader.start()
+    with pytest.raises(KeyboardInterrupt):
+        asker.node.wait(Waitable(), PATIENCE_S)
+    asker.waiting[1] = never
+    asker.node.send("echo", FlushOutput(1))
+    leader.join(timeout=PATIENCE_S)
+    assert never.done
+
+
+def test_a_thread_without_a_runtime_raises_an_interrupt_that_python_has_noted(noted: None) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        UnmanagedWait().wait(Waitable(), PATIENCE_S)
+
+
+def test_a_wait_without_a_runtime_ends_in_time_or_when_it_is_done() -> None:
+    what = Waitable()
+    assert not UnmanagedWait().wait(what, 0.0)
+    threading.Timer(1.2 * LONGEST_BLOCK_S, what.finish).start()  # later than the longest stretch
+    assert UnmanagedWait().wait(what, PATIENCE_S)
 
 
 def test_what_is_guarded_by_nothing_is_interrupted_at_once(interruptible: None) -> None:
@@ -257,7 +323,7 @@ def test_an_interrupt_while_two_nodes_meet_is_raised_when_they_have_met(
 
 INTERRUPTED = """
 import os, signal, sys, threading
-from monarch._src.net.local.waitable import Waitable
+from monarch._src.net.local.waitable import UnmanagedWait, Waitable
 from monarch._src.net.local.interrupt import InterruptGuard
 from monarch._src.net.node import Node
 from monarch._src.wire.messages import FlushOutput, OutputFlushed

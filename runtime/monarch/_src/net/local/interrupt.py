@@ -10,6 +10,11 @@ Swapping the handler takes a system call, twice for each guard. In a proc, where
 handles SIGINT, our handler stays in place (`install_permanent_handler`), and a guard only registers
 with it.
 
+A signal that arrives after the last bytecode before a blocking system call does not end that call;
+its handler runs when the call returns. In a proc `net.local.signal_pipe` then wakes the thread. In
+other processes, whose descriptor for signals belongs to the program, a guarded wait blocks for
+`LONGEST_BLOCK_S` at a stretch.
+
 Only SIGINT is held back, because interactive users send it to a program that is to go on. Only the
 main thread runs handlers. An actor on another thread, in which the runtime raises an exception when
 a call is cancelled (`PyThreadState_SetAsyncExc`), has a `Shield` for the same purpose.
@@ -31,6 +36,8 @@ from typing import Any, TypeAlias
 plain_signal: Any = getattr(signal, "_signal", signal)
 _low = plain_signal
 _SIGINT = int(signal.SIGINT)
+LONGEST_BLOCK_S = 0.5
+"""Seconds after which a blocked main thread lets Python call the handlers of noted signals."""
 _guarded = False  # whether the main thread is under a guard; used by the main thread only
 _active: InterruptGuard | None = None  # that guard, if the permanent handler is in place
 _behind: Callable[[int, FrameType | None], Any] = signal.default_int_handler
@@ -82,6 +89,12 @@ class InterruptGuard:
             self.open = False
             self._pass_on_held()
             self.open = True
+
+    def block_s(self, timeout_s: float | None) -> float | None:
+        """The seconds to block at a stretch, in a wait of at most `timeout_s`."""
+        if not self._installed or (timeout_s is not None and timeout_s < LONGEST_BLOCK_S):
+            return timeout_s
+        return LONGEST_BLOCK_S
 
     def handle(self, _signum: int, frame: FrameType | None) -> None:
         if self.open:
@@ -236,6 +249,10 @@ class Shield:
         if self.held:
             self.held = False
             raise self._error
+
+    def block_s(self, timeout_s: float | None) -> float | None:
+        """As in an InterruptGuard; the thread that raises also wakes this one."""
+        return timeout_s
 
     def _settle(self) -> None:
         attempt = self._attempt

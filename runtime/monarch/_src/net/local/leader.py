@@ -329,6 +329,7 @@ class ReceiveLeader:
                 return
             if guard is not None:
                 guard.let_through()
+                left = guard.block_s(left)
             lock.acquire(timeout=-1 if left is None else left)
             if guard is not None:
                 guard.open = False
@@ -365,6 +366,7 @@ class ReceiveLeader:
                 return
             if guard is not None:
                 guard.let_through()
+                left = guard.block_s(left)
             loop.sleep(left)
         finally:
             if guard is not None:

@@ -233,6 +233,7 @@ class Router:
         try:
             if guard is not None:
                 guard.let_through()
+                timeout_s = guard.block_s(timeout_s)
             found = poll.poll(timeout_s) if spin is None else spin.wait(poll, timeout_s)
         finally:
             if guard is not None:

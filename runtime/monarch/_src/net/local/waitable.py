@@ -9,6 +9,7 @@ then wakes. So no thread sleeps on a finished waitable.
 from __future__ import annotations
 
 import threading
+from time import monotonic
 from typing import Protocol
 
 from monarch._src.net.local.interrupt import guard_for_this_thread
@@ -83,14 +84,21 @@ class UnmanagedWait:
 
     def wait(self, what: Waitable, timeout_s: float | None = None, **_: object) -> bool:
         """Block this thread until `what` is done; False on time-out."""
+        deadline = None if timeout_s is None else monotonic() + timeout_s
         with guard_for_this_thread() as guard:
             lock = what.add_sleeper()
             try:
-                if what.done:
-                    return True
-                if guard is not None:
-                    guard.let_through()
-                return lock.acquire(timeout=-1 if timeout_s is None else timeout_s)
+                while not what.done:
+                    left = None if deadline is None else deadline - monotonic()
+                    if left is not None and left <= 0:
+                        break
+                    if guard is not None:
+                        guard.let_through()
+                        left = guard.block_s(left)
+                    lock.acquire(timeout=-1 if left is None else left)
+                    if guard is not None:
+                        guard.open = False
+                return what.done
             finally:
                 if guard is not None:
                     guard.open = False
