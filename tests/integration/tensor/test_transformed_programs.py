@@ -22,7 +22,7 @@ from monarch.actor import MeshStoppedError, ProcMesh
 
 pytestmark = [
     pytest.mark.slow,
-    # Of torch, of itself: deprecations, and the cost of what it does here.
+    # Warnings that torch itself gives about its own deprecations and the cost of these operations.
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]

@@ -164,7 +164,7 @@ def calls_of_others(since: int) -> frozenset[int]:
 
 
 def cancelled_error(text: str) -> ActorError:
-    """The error of work that was cancelled; `text` says what it was, and how far it came."""
+    """The error of cancelled work; `text` names the work, and how many of its items were done."""
     return ActorError(CallCancelled(text), text)
 
 

@@ -42,7 +42,7 @@ class MapResults(Iterator[Any]):
                 raise value.error
         except StopIteration:
             raise
-        except BaseException:
+        except BaseException:  # also an interrupt: after any error, the iterator has ended
             self.close()
             raise
         return value

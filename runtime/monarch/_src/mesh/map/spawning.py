@@ -61,7 +61,7 @@ class SpawnsMaps(SpawnsActors, MapsItems):
         map_run = MapRun(run, actors, found)
         try:
             map_run.begin()
-        except BaseException:
+        except BaseException:  # also an interrupt: ranks must not keep items that no caller reads
             map_run.end(cancel=True)
             raise
         return map_run

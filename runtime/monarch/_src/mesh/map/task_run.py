@@ -172,7 +172,7 @@ def submit(ranks: Ranks, task: Task, begin: Callable[[TaskStream], TaskRun]) -> 
         run = begin(tasks)
         try:
             run.begin()
-        except BaseException:
+        except BaseException:  # also an interrupt: its actors would stay, without a future
             run.end(cancel=True)
             raise
         for ended in [one for one, other in _runs.items() if other.is_complete]:

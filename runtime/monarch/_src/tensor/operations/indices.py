@@ -98,10 +98,10 @@ def _put(tensor: Tensor, steps: _Steps, rest: tuple[Any, ...], value: Any) -> No
 
 
 def _taken_apart(tensor: Tensor, index: Any) -> tuple[_Steps, tuple[Any, ...]]:
-    """The steps of an index, and the index of what they give.
+    """Split an index with numbers that only ranks have.
 
-    A selection takes its axis away, so axes behind it move up. A truth value is a mask of an axis
-    of size 1.
+    Returns the selections by those numbers, and the index of their result. A selection removes its
+    axis, so axes behind it move up. A truth value is a mask of an axis of size 1.
     """
     items = cast("tuple[Any, ...]", index) if type(index) is tuple else (index,)
     dims, axis = tensor.dim(), 0
