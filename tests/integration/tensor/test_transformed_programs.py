@@ -137,6 +137,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "numpy": (lambda: data().numpy(), r"numpy\(\) at line \d+ .*fetch_shard"),
     "tolist": (lambda: data().tolist(), r"tolist\(\) at line \d+ .*fetch_shard"),
     "data_ptr": (lambda: data().data_ptr(), r"data_ptr\(\) concerns memory"),
+    "as_subclass": (lambda: data().as_subclass(nn.Parameter), "has the class monarch.Tensor"),
     "format": (lambda: f"{data().sum():.2f}", r"format\(tensor.* at line \d+ .*fetch_shard"),
     "gradcheck": (
         lambda: torch.autograd.gradcheck(f, (data().double().requires_grad_(),)), "fetch_shard",

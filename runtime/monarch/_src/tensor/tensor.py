@@ -249,6 +249,14 @@ class Tensor(TorchTensor):
         """Refused: the memory is that of the ranks."""
         raise memory_of_ranks("data_ptr()")
 
+    def as_subclass(self, cls: type) -> NoReturn:
+        """Refused: the operations of this class are those that run on the ranks."""
+        raise TypeError(
+            f"as_subclass({cls.__name__}): a tensor of a mesh has the class monarch.Tensor, whose "
+            "operations run on the ranks; keep what the subclass adds in an object that has the "
+            "tensor as an attribute"
+        )
+
     def is_pinned(self, *_: Any, **__: Any) -> bool:
         """False: no memory of the ranks is pinned."""
         return False
