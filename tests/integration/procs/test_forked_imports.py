@@ -80,6 +80,11 @@ class Libraries:
             if needed:
                 self._patch.setitem(globals(), f"named_{name}", found)
 
+    def leave(self, *names: str) -> None:
+        """Do not import them here, though they are installed."""
+        self._made += names
+        self._patch.setattr(client_imports, "LIBRARIES", frozenset(self._made))
+
     def forget(self) -> None:
         for name in self._made:
             sys.modules.pop(name, None)
@@ -89,6 +94,7 @@ class Libraries:
 def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Libraries]:
     """In a session of its own, since what was imported or given up stays until its end."""
     shutdown_context()
+    monkeypatch.setattr(client_imports, "_noted", {})
     made = Libraries(tmp_path / "made", monkeypatch)
     yield made
     shutdown_context()
@@ -129,6 +135,43 @@ def test_ranks_are_forked_with_what_the_program_names(
     found = first.imported_in.call("large").get(timeout=LONG_S).values()
     assert len({imported for imported, _ in found}) == 1
     assert len({own for _, own in found}) == 3
+    assert places(spawn_procs({"gpus": 2}), "large") == {"fork"}
+
+
+class ImportsLarge(Actor):
+    """Imports a library in a method, and its client does not."""
+
+    @endpoint
+    def pid_of_import(self) -> int:
+        import large  # type: ignore[import-not-found]
+
+        return large.IMPORTED_IN  # type: ignore[no-any-return]
+
+
+def test_what_an_actor_class_imports_is_there_for_the_next_mesh(
+    spawn_procs: Spawn, libraries: Libraries
+) -> None:
+    libraries.make("large")
+    libraries.leave("large")
+    first = spawn_procs({"gpus": 2})
+    first.spawn("imports", ImportsLarge).pid_of_import.call().get(timeout=LONG_S)
+    assert places(first, "large") == {"own"}
+    assert "large" not in sys.modules
+    assert places(spawn_procs({"gpus": 2}), "large") == {"fork"}
+
+
+def test_what_a_mapped_function_imports_is_there_for_the_next_mesh(
+    spawn_procs: Spawn, libraries: Libraries
+) -> None:
+    libraries.make("large")
+    libraries.leave("large")
+
+    def fit(item: int) -> int:
+        import large
+
+        return item if large else 0
+
+    assert spawn_procs({"gpus": 2}).map(fit, [1, 2]) == [1, 2]
     assert places(spawn_procs({"gpus": 2}), "large") == {"fork"}
 
 

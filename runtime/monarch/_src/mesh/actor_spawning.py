@@ -20,6 +20,7 @@ from monarch._src.failures.report import RankFailure, for_later_call
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors, OwnedActors
 from monarch._src.mesh.constructor_payload import constructor_payload, extra_payloads
 from monarch._src.mesh.mock_registry import mock_of
+from monarch._src.mesh.named_imports import note_imports_of
 from monarch._src.mesh.procs import Procs
 from monarch._src.net.local.leader import FORKED
 from monarch._src.net.local.waitable import RuntimeEnded
@@ -62,6 +63,7 @@ class SpawnsActors:
         if self._runtime.node.is_fork:
             raise RuntimeEnded(FORKED)
         self._check_sound(name, cls)
+        note_imports_of(cls.cls)
         return cast(A, self._spawn_on(name, cls, payload))
 
     def _spawn_on(

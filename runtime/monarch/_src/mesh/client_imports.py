@@ -30,24 +30,36 @@ LIBRARIES = frozenset(
         "torchvision", "transformers", "xgboost",
     )
 )  # fmt: skip
-_OWN = frozenset(("monarch", "monarch_jupyter"))
+OWN = frozenset(("monarch", "monarch_jupyter"))
+_noted: dict[str, None] = {}
 
 
 def client_imports(path: Sequence[str], env: Mapping[str, str | None]) -> Imports | None:
-    """The modules of LIBRARIES that this process has imported; None if there are none.
+    """The modules of LIBRARIES that this process has imported or noted; None if there are none.
 
     Args:
         path: the import path of new procs.
         env: the changes of this process to the agent's environment.
     """
-    if sys.modules.keys().isdisjoint(LIBRARIES):  # of a client without them nothing is asked
-        return None
+    noted = noted_libraries()
+    if not noted and sys.modules.keys().isdisjoint(LIBRARIES):
+        return None  # of a client without them nothing is asked
     modules = _packages()
-    if not modules:
+    if not modules and not noted:
         return None
     named = named_by_program()
     needed = [module for module in modules if module.partition(".")[0] in named]
-    return Imports(modules, needed, list(path), dict(env))
+    return Imports([*modules, *noted], [*needed, *noted], list(path), dict(env))
+
+
+def note(library: str) -> None:
+    """Count a library as one that the program names, though this process has not imported it."""
+    _noted.setdefault(library)
+
+
+def noted_libraries() -> list[str]:
+    """The noted libraries that this process has not imported, in the order of their notes."""
+    return [library for library in _noted.copy() if library not in sys.modules]
 
 
 def _packages() -> list[str]:
@@ -113,7 +125,7 @@ def _module_of(value: object) -> str:
 
 
 def _program() -> Iterator[ModuleType]:
-    installed, apart = _installed(), LIBRARIES | _OWN
+    installed, apart = _installed(), LIBRARIES | OWN
     for name, module in sys.modules.copy().items():
         if name == "__main__":
             yield module

@@ -14,16 +14,17 @@ from monarch._src.mesh.spawn_options import clients_path
 from monarch._src.wire.messages import ImportAhead
 
 _told: tuple[ClientSession | None, frozenset[str]] = (None, frozenset())
-"""The session that was last told, and the libraries that this process had imported then."""
+"""The session that was last told, and the libraries that were imported or noted then."""
 
 
 def import_ahead() -> None:
-    """Have this host import what this process has imported of large libraries, for ranks to come.
+    """Have this host import what this program uses of large libraries, for ranks to come.
 
-    The ranks of a mesh that is spawned later have torch, say, as they begin. The call returns at
-    once, and has no effect if nothing has been imported since the last call. It starts the session
-    of this process if there is none. The notebook calls it after each cell. Without a call, the
-    imports begin as the first mesh is spawned. See the setting `preload`.
+    The ranks of a mesh that is spawned later have torch, say, as they begin. The program uses what
+    this process has imported, and what actors and functions import that it has sent to ranks. The
+    call returns at once, and has no effect if there is nothing new since the last call. It starts
+    the session of this process if there is none. The notebook calls it after each cell. Without a
+    call, the imports begin as the first mesh is spawned. See the setting `preload`.
 
     Raises:
         OSError: there is no place for the session directory, or no process can be started.
@@ -31,6 +32,7 @@ def import_ahead() -> None:
     """
     global _told
     imported = frozenset(client_imports.LIBRARIES & sys.modules.keys())
+    imported |= frozenset(client_imports.noted_libraries())
     current = current_session()
     if not imported or (imported == _told[1] and current in (None, _told[0])):
         return  # a session that was ended since is not started again for this

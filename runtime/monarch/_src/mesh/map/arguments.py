@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from types import FunctionType
 from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
@@ -16,6 +17,7 @@ from monarch._src.actor.call.pickling_errors import unpicklable_item
 from monarch._src.actor.serialize import pack_value
 from monarch._src.mesh.map.items import ItemStream
 from monarch._src.mesh.map.worker import spread
+from monarch._src.mesh.named_imports import note_imports_of
 
 OnError: TypeAlias = Literal["raise", "collect"]
 _ON_ERROR = ("raise", "collect")
@@ -86,6 +88,8 @@ def checked_function(method: str, function: object) -> Callable[..., Any]:
             f"{method}: the first argument has to be a function, and is of type "
             f"{type(function).__name__}"
         )
+    if isinstance(function, FunctionType):
+        note_imports_of(function)
     return function
 
 
