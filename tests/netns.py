@@ -113,10 +113,27 @@ class Hosts:
         """What runs that as that host."""
         return ["ip", "netns", "exec", f"{self._mark}h{number}", *command]
 
+    def machine(self, number: int, *command: str) -> list[str]:
+        """The command line that runs a command as that host, with a host name of its own: h1, ...
+
+        It knows the names of `names`. Its /sys is that of this machine, which `command` replaces
+        and which slurmd reads.
+        """
+        script = 'hostname "$0" && mount --bind "$1" /etc/hosts && shift && exec "$@"'
+        namespace = f"{self._mark}h{number}"
+        return [
+            "nsenter", f"--net=/run/netns/{namespace}", "unshare", "--uts", "--mount",
+            "sh", "-c", script, f"h{number}", str(ETC / namespace / "hosts"), *command,
+        ]  # fmt: skip
+
     @contextmanager
-    def program(self, number: int, *arguments: str) -> Iterator[Program]:
-        """Run Python with these arguments as that host; the end of its input tells it to end."""
-        found = Program(self.command(number, sys.executable, *arguments))
+    def program(self, number: int, *arguments: str, named: bool = False) -> Iterator[Program]:
+        """Run Python with these arguments as that host; the end of its input tells it to end.
+
+        `named`: with a host name of its own, as `machine`.
+        """
+        enter = self.machine if named else self.command
+        found = Program(enter(number, sys.executable, *arguments))
         try:
             yield found
         finally:

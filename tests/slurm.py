@@ -1,7 +1,8 @@
 """A real Slurm on this machine: Debian's slurmctld, with several slurmd and a munged of its own.
 
 Runs in: the process of pytest, as root. Owns: the daemons, in a directory of its own; nothing
-under /etc or /run is touched. Each slurmd is a node of its own, on this host.
+under /etc or /run is touched. Each slurmd is a node of its own: on this host, or each on a host of
+`tests.netns`, with slurmctld on another one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
+from tests import netns
 from tests.leaks import TOKEN_VARIABLE
 
 PATIENCE_S = 90.0
@@ -43,10 +45,14 @@ class Cluster:
 
     `cheap` is preempted by `main`, and so is `graced`, after a minute; `paid` takes jobs of the
     account `payers` alone.
+
+    `hosts`: n0 is h1, n1 is h2, ...; the host after the last node has slurmctld, and the commands
+    run there. None: all of them are this host.
     """
 
-    def __init__(self, folder: Path, nodes: int = NODES) -> None:
+    def __init__(self, folder: Path, nodes: int = NODES, hosts: netns.Hosts | None = None) -> None:
         self.folder = folder
+        self._hosts = hosts
         self.nodes = [f"n{number}" for number in range(nodes)]
         self.conf = folder / "etc" / "slurm.conf"
         self._running: list[Path] = []
@@ -59,9 +65,9 @@ class Cluster:
             path.chmod(0o755)
         self._configure()
         self._munge()
-        self._daemon("slurmctld", "-f", str(self.conf), "-c", pid="slurmctld")
+        self._daemon(*self.at_login("slurmctld", "-f", str(self.conf), "-c"), pid="slurmctld")
         for node in self.nodes:
-            self._daemon("slurmd", "-f", str(self.conf), "-N", node, pid=f"slurmd-{node}")
+            self.start_node(node)
         self.wait_for(self.is_idle, "the nodes are not idle")
 
     def down(self) -> None:
@@ -82,7 +88,9 @@ class Cluster:
     def command(self, *words: str) -> str:
         """What a command of Slurm prints."""
         env = {**os.environ, "SLURM_CONF": str(self.conf)}
-        done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            self.at_login(*words), env=env, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, f"{words}: {done.stderr}"
         return done.stdout
 
@@ -95,8 +103,23 @@ class Cluster:
         path.unlink()
 
     def start_node(self, node: str) -> None:
-        """Start it again."""
-        self._daemon("slurmd", "-f", str(self.conf), "-N", node, pid=f"slurmd-{node}")
+        """Start the slurmd of a node."""
+        words = ("slurmd", "-f", str(self.conf), "-N", node)
+        if self._hosts is not None:
+            words = self._hosts.machine(self._number_of(node), *words)
+        self._daemon(*words, pid=f"slurmd-{node}")
+
+    @property
+    def login(self) -> int:
+        """The number of the host that has slurmctld, if nodes are hosts of their own."""
+        return len(self.nodes) + 1
+
+    def at_login(self, *words: str) -> list[str]:
+        """The command line that runs a command where slurmctld is."""
+        return list(words) if self._hosts is None else self._hosts.machine(self.login, *words)
+
+    def _number_of(self, node: str) -> int:
+        return self.nodes.index(node) + 1
 
     def wait_for(self, holds: Callable[[], bool], otherwise: str) -> None:
         """Wait until that holds."""
@@ -147,13 +170,12 @@ class Cluster:
         )  # fmt: skip
 
     def _configure(self) -> None:
-        host = socket.gethostname().partition(".")[0]
-        control, *ports = _free_ports(1 + len(self.nodes))
+        at, control = self._places()
         run, log = self.folder / "run", self.folder / "log"
         lines = [
             "ClusterName=test",
-            f"SlurmctldHost={host}(127.0.0.1)",
-            f"SlurmctldPort={control}",
+            f"SlurmctldHost={control[0]}({control[1]})",
+            f"SlurmctldPort={control[2]}",
             "SlurmUser=root",
             "SlurmdUser=root",
             "AuthType=auth/munge",
@@ -187,9 +209,9 @@ class Cluster:
             "MinJobAge=300",
             "PropagateResourceLimits=NONE",
         ]
-        for node, port in zip(self.nodes, ports, strict=True):
+        for node, (host, address, port) in zip(self.nodes, at, strict=True):
             lines.append(
-                f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 "
+                f"NodeName={node} NodeHostname={host} NodeAddr={address} Port={port} CPUs=4 "
                 f"RealMemory=1000 Gres=gpu:{GPUS} State=UNKNOWN"
             )
         every = ",".join(self.nodes)
@@ -201,6 +223,15 @@ class Cluster:
         ]
         self.conf.write_text("\n".join([*lines, ""]))
         self._configure_gpus()
+
+    def _places(self) -> tuple[list[tuple[str, str, int]], tuple[str, str, int]]:
+        """The host name, address and port of each slurmd, and those of slurmctld."""
+        if self._hosts is not None:
+            found = [(f"h{n}", netns.v4(n), 6818) for n in range(1, self.login)]
+            return found, (f"h{self.login}", netns.v4(self.login), 6817)
+        host = socket.gethostname().partition(".")[0]
+        control, *ports = ((host, "127.0.0.1", port) for port in _free_ports(self.login))
+        return ports, control
 
     def _configure_gpus(self) -> None:
         """GPUs that are null devices: Slurm counts them, and tells tasks which are theirs."""
@@ -233,9 +264,11 @@ class Blocker:
 
 
 @contextmanager
-def cluster_up(folder: Path, nodes: int = NODES) -> Generator[Cluster]:
+def cluster_up(
+    folder: Path, nodes: int = NODES, hosts: netns.Hosts | None = None
+) -> Generator[Cluster]:
     """A running cluster; nothing of it is left."""
-    made = Cluster(folder, nodes)
+    made = Cluster(folder, nodes, hosts)
     try:
         made.up()
         yield made

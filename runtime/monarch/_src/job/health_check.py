@@ -1,4 +1,4 @@
-"""Checks which workers of a job answer, before the job is used again.
+"""Checks which workers of a job answer, and by which name, before the job is used.
 
 Runs in: clients, on a thread that may block. Owns links of its own while it checks: dialling a
 worker does not attach to it. A worker that is stopped or cut off does not answer, which an open
@@ -31,6 +31,7 @@ class _Check:
     def __init__(self) -> None:
         self.waiting: dict[str, int] = {}  # by link: the index of its worker in the order given
         self.why: dict[int, str] = {}
+        self.sites: dict[int, str] = {}  # of those that have answered
         self._lock = threading.Lock()
 
     def on_notice(self, peer: str, notice: Notice) -> None:
@@ -40,13 +41,25 @@ class _Check:
                 if notice.dialled_as in self.waiting:
                     self.waiting[peer] = self.waiting.pop(notice.dialled_as)
             elif isinstance(notice, LinkUp):
-                self.waiting.pop(peer, None)
+                index = self.waiting.pop(peer, None)
+                if index is not None:
+                    self.sites[index] = peer
             elif isinstance(notice, ENDS) and peer in self.waiting:
                 self.why[self.waiting.pop(peer)] = notice.why
 
 
 def silent(addresses: Sequence[Address], own: Keys | None, timeout_s: float) -> dict[int, str]:
     """The workers that do not answer: the reasons, by index in the order given."""
+    return _checked(addresses, own, timeout_s).why
+
+
+def answering(addresses: Sequence[Address], own: Keys, timeout_s: float) -> dict[int, str]:
+    """The workers that answer: the site of each, by index in the order given."""
+    return _checked(addresses, own, timeout_s).sites
+
+
+def _checked(addresses: Sequence[Address], own: Keys | None, timeout_s: float) -> _Check:
+    """Dial each of these workers. Those that do not answer have a reason."""
     check = _Check()
 
     def on_message(peer: str, _frames: Sequence[Any], size: int) -> None:
@@ -65,5 +78,6 @@ def silent(addresses: Sequence[Address], own: Keys | None, timeout_s: float) -> 
             links.wait(min(1.0, left))
     finally:
         links.close("the health check is over")
-    late = dict.fromkeys(check.waiting.values(), f"no answer in {timeout_s:g} s")
-    return {**check.why, **late}
+    for index in check.waiting.values():
+        check.why[index] = f"no answer in {timeout_s:g} s"
+    return check

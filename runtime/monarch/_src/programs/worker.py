@@ -59,16 +59,18 @@ def _agent(directory: Path, options: WorkerOptions, zygote: socket.socket) -> Ag
         settings().liveness, None if options.lifeline < 0 else options.lifeline,
     )  # fmt: skip
 
+    site = new_site(os.uname().nodename)
+
     def hosting(node: Node, host: Host, driver: AgentServices) -> WorkerHost:
         made = WorkerHost(serving, directory, node, host, driver)
         try:
             others, why = [str(address) for address in made.advertised_addresses()], ""
         except ValueError as error:
             others, why = [], str(error)
-        _report(options, Report(str(made.listening.bind), others, why))
+        _report(options, Report(str(made.listening.bind), others, why, site=site))
         return made
 
-    agent = Agent(directory, zygote, hosting, PARTS, new_site(os.uname().nodename), options.cwd,
+    agent = Agent(directory, zygote, hosting, PARTS, site, options.cwd,
                   Drain(options.grace_s, options.tells_ranks))  # fmt: skip
     signal.signal(signal.SIGINT, agent.terminate)  # the worker may run in a terminal
     return agent

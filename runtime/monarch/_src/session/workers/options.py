@@ -39,7 +39,7 @@ class WorkerOptions(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True):
     """How it has begun: where it listens, and how others reach it; or why it does not.
 
-    `kind` is the class of the exception that says so.
+    `kind` is the class of the exception that says so. `site`: the name by which it answers.
     """
 
     listening: str = ""
@@ -47,6 +47,7 @@ class Report(msgspec.Struct, frozen=True):
     no_others: str = ""  # why other hosts cannot reach it
     problem: str = ""
     kind: str = ""
+    site: str = ""
 
     def as_text(self) -> str:
         """Where it listens, for people: two lines."""

@@ -53,7 +53,10 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Started(msgspec.Struct, frozen=True):
-    """The worker listens: its port, and the addresses by which other hosts may reach it."""
+    """The worker listens: its port, and the addresses by which other hosts may reach it.
+
+    `site`: the name by which it answers there.
+    """
 
     pid: int
     began: str
@@ -61,6 +64,7 @@ class Started(msgspec.Struct, frozen=True):
     directory: str
     port: int
     others: list[str]
+    site: str
 
 
 class EndWorker(msgspec.Struct, frozen=True):
@@ -128,8 +132,9 @@ def _start(said: bytes) -> None:
         port = int(report.listening.rpartition(":")[2])
         _answer(
             Started(
-                starting.pid, starting.began, starting.session, str(directory), port, report.others
-            )
+                starting.pid, starting.began, starting.session, str(directory), port,
+                report.others, report.site,
+            )  # fmt: skip
         )
         kept = _line() == KEEP
     finally:
@@ -171,13 +176,9 @@ def _serve(said: bytes) -> None:
             port = int(report.listening.rpartition(":")[2])
             _answer(
                 Started(
-                    starting.pid,
-                    starting.began,
-                    starting.session,
-                    str(directory),
-                    port,
-                    report.others,
-                )
+                    starting.pid, starting.began, starting.session, str(directory), port,
+                    report.others, report.site,
+                )  # fmt: skip
             )
             signal.signal(signal.SIGTERM, partial(_leave_to_worker, starting.record("", 0, "")))
             starting.wait_ended()

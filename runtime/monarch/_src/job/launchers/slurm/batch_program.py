@@ -69,7 +69,8 @@ class Batch:
             self._end_tasks()
         elif "port" in answer:
             others = [one[len("tcp://") :] for one in answer["others"]]
-            self._workers[task] = f"{node}/{answer['pid']}:{answer['port']}@{','.join(others)}"
+            at = f"{answer['pid']}:{answer['port']}@{','.join(others)}@{answer['site']}"
+            self._workers[task] = f"{node}/{at}"
             if len(self._workers) == self._order["tasks"]:
                 words = [self._workers[one] for one in sorted(self._workers)]
                 self._report(WORKERS + " ".join(words))

@@ -28,6 +28,7 @@ from monarch._src.job.launchers.remote.remote_program import Serve
 from monarch._src.job.launchers.slurm import batch_program, commands
 from monarch._src.job.launchers.slurm.end_notice import begin_notice, end_notice
 from monarch._src.job.launchers.slurm.problems import log_text, problem_text
+from monarch._src.job.launchers.slurm.reaching import reached
 from monarch._src.job.launchers.slurm.state import queue, reports
 from monarch._src.job.launchers.slurm.state.queue import Phase, QueueEntry
 from monarch._src.job.launchers.slurm.state.reports import Worker
@@ -50,9 +51,8 @@ from monarch._src.job.trait import (
 )
 from monarch._src.mesh.meshes import HostMesh
 from monarch._src.net.hosts import keys
-from monarch._src.net.interfaces import first_that_answers
 from monarch._src.net.state.access import Role
-from monarch._src.net.state.addresses import Address, parse_address, parse_dialled, parse_listening
+from monarch._src.net.state.addresses import Address, parse_dialled, parse_listening
 from monarch._src.session.workers.api import attach
 
 LOGS = Path(DEFAULT_JOB_PATH).parent / "logs"
@@ -428,23 +428,16 @@ class SlurmJob(JobTrait):
             )
 
     def _reached(self, workers: Sequence[Worker]) -> list[Address]:
-        """The address by which this client reaches each of these workers. Tries all in parallel."""
-
-        def reach(one: Worker) -> Address:
-            told = [Address("tcp", one.node, one.port)]
-            told += [parse_address(f"tcp://{text}") for text in one.addresses]
-            who = f"the worker on {one.node}"
-            return first_that_answers(who, told, settings().liveness / PART_OF_LIVENESS)
-
-        from concurrent.futures import ThreadPoolExecutor  # some ms, for clients with Slurm alone
-
+        """The address by which this client reaches each of these workers."""
+        assert self._keys is not None
+        own = keys.load(self._keys, None, Role.OWNER)
         try:
-            with ThreadPoolExecutor(max_workers=min(32, len(workers))) as pool:
-                return list(pool.map(reach, workers))
+            return reached(workers, own, settings().liveness / PART_OF_LIVENESS)
         except HostUnreachableError as error:
             raise JobError(
-                f"{error}\nif this host is outside the cluster, give out_of_cluster=True and "
-                f"attach_to=; the state of Slurm job {self._slurm_id} is in `squeue`"
+                f"{error}\nSlurm says that job {self._slurm_id} runs: if that node has failed, "
+                f"`scancel {self._slurm_id}` and apply the job again; if this host is outside the "
+                "cluster, give out_of_cluster=True and attach_to="
             ) from None
 
     def _silent(self) -> dict[int, str]:

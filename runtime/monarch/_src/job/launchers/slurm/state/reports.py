@@ -16,12 +16,16 @@ PROBLEM = "monarch-problem "
 
 
 class Worker(msgspec.Struct, frozen=True):
-    """A worker that listens: `HOST:PORT` by which others may reach it, best first."""
+    """A worker that listens: `HOST:PORT` by which others may reach it, best first.
+
+    `site`: the name by which it answers there.
+    """
 
     node: str
     pid: int
     port: int
     addresses: list[str]
+    site: str
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -58,12 +62,14 @@ def problem(comment: str) -> Problem | None:
 
 
 def _worker(word: str) -> Worker:
-    who, at, addresses = word.partition("@")
+    rest, second, site = word.rpartition("@")
+    who, at, addresses = rest.partition("@")
     node, slash, numbers = who.rpartition("/")
     pid, colon, port = numbers.partition(":")
-    if not at or not slash or not colon or not pid.isdecimal() or not port.isdecimal():
+    separated = at and second and slash and colon
+    if not separated or not site or not pid.isdecimal() or not port.isdecimal():
         raise ValueError(f"the comment of the job was changed: {word!r}")
-    return Worker(node, int(pid), int(port), [one for one in addresses.split(",") if one])
+    return Worker(node, int(pid), int(port), [one for one in addresses.split(",") if one], site)
 
 
 def own_comment(slurm_args: list[str]) -> str:
