@@ -125,8 +125,9 @@ def test_names_of_nodes_that_lead_astray_lead_to_no_other_host(
 
 
 def test_a_host_without_the_keys_of_the_job_gets_nothing_at_its_ports(
-    hosts: Hosts, cluster: slurm.Cluster, options: dict[str, Any], tmp_path: Path
-) -> None:
+    hosts: Hosts, cluster: slurm.Cluster, options: dict[str, Any], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     keys.make(tmp_path / "other")
     given = {"keys": str(tmp_path / "other"), "bang": str(tmp_path / "bang")}
     with hosts.program(LOGIN, PROGRAM, json.dumps(options), named=True) as client:

@@ -189,7 +189,7 @@ def test_an_appdef_has_as_many_hosts_as_replicas(script: str, jobs: ExitStack) -
             (["torchrun", "train.py"], "local_cwd", {"partition": "gpu"}),
             ValueError, "scheduler_cfg of 'local_cwd' has partition; it takes env",
         ),
-        ((SimpleNamespace(roles=[]),), ValueError, "the AppDef has 0 roles"),
+        ((SimpleNamespace(roles=[]),), ValueError, "the AppDef has no role"),
     ],
 )  # fmt: skip
 def test_bad_input_reserves_nothing(

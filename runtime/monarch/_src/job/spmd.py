@@ -1,4 +1,4 @@
-"""SPMDJob: hosts that are reserved once, and a torchrun command that runs on them many times.
+"""SPMDJob: hosts that are reserved once, and torchrun commands that run on them many times.
 
 Runs in: clients. Owns: the job that has the hosts, of which the record of this one has a copy.
 """
@@ -13,12 +13,14 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
+from monarch._src.errors import JobError
 from monarch._src.job import record
 from monarch._src.job.launchers.process import ProcessJob
 from monarch._src.job.launchers.slurm.job import SlurmJob
 from monarch._src.job.launchers.ssh.job import SSHJob
+from monarch._src.job.role_runs import run_roles
+from monarch._src.job.state.roles import Role, RoleRequest, common_resource, requests_of
 from monarch._src.job.trait import DEFAULT_JOB_PATH, JobState, JobTrait
-from monarch._src.mesh.meshes import HostMesh
 from monarch._src.spmd.torchrun import run
 from monarch._src.spmd.torchrun_arguments import Launch, parse_arguments
 
@@ -30,11 +32,10 @@ _MODULES = ("torch.distributed.run", "torch.distributed.launch")
 
 
 class SPMDJob(JobTrait):
-    """A torchrun command, and the hosts that it runs on. See `serve`."""
+    """Torchrun commands, and the hosts that they run on. See `serve`."""
 
     not_dumped = frozenset({"_hosts"})
-    _command: list[str]
-    _env: dict[str, str]
+    _roles: list[Role]
     _kind: str  # of the job that has the hosts, and its attributes, as in a record of its own
     _values: dict[str, Any]
     _hosts: JobTrait
@@ -53,8 +54,18 @@ class SPMDJob(JobTrait):
             TypeError: the command is no list of text.
         """
         super().__init__()
-        self._command = torchrun_words(command)
-        self._env = dict(env or {})
+        self._set([Role("", torchrun_words(command), dict(env or {}))], hosts)
+
+    @classmethod
+    def _of_roles(cls, roles: Sequence[Role], hosts: JobTrait) -> SPMDJob:
+        """A job whose commands run at once, each on the mesh of its role."""
+        found = object.__new__(cls)
+        JobTrait.__init__(found)
+        found._set(roles, hosts)
+        return found
+
+    def _set(self, roles: Sequence[Role], hosts: JobTrait) -> None:
+        self._roles = list(roles)
         self._hosts = hosts
         self._kind = record.kind_of(hosts)
         self._note()
@@ -62,18 +73,25 @@ class SPMDJob(JobTrait):
     def run_spmd(self) -> None:
         """Run the command on the hosts, on fresh processes. Returns when all ranks have ended it.
 
+        The commands of several roles run at once, each in a world of its own. If one fails, the
+        ranks of the others get SIGTERM, and SIGKILL after the shutdown timeout of their command.
+
         Reserves the hosts if that was not done yet. Raises as `monarch.spmd.torchrun` does, and
         JobError if hosts could not be reserved, or are gone.
         """
-        launch = self._launch()
+        launches = [_launch(role) for role in self._roles]
         state = self.state(cached_path=None)
         names = list(state)
-        hosts: HostMesh = state[MESH if MESH in names else names[0]]
-        run(launch, hosts)
-
-    def _launch(self) -> Launch:
-        found = parse_arguments(self._command, prog="torchrun")
-        return replace(found, env={**found.env, **self._env})
+        if missing := [role.mesh for role in self._roles if role.mesh and role.mesh not in names]:
+            raise JobError(
+                f"the job has no mesh {missing[0]!r} for that role; it has {', '.join(names)}: "
+                "name a mesh of the job like each role"
+            )
+        if len(launches) == 1:
+            run(launches[0], state[MESH if MESH in names else names[0]])
+            return
+        meshes = [role.mesh for role in self._roles]
+        run_roles([(mesh, one, state[mesh]) for mesh, one in zip(meshes, launches, strict=True)])
 
     def can_run(self, spec: JobTrait) -> bool:
         return isinstance(spec, SPMDJob) and self._inner().can_run(spec._inner())
@@ -81,7 +99,7 @@ class SPMDJob(JobTrait):
     def _on_taken_up(self, path: Path) -> None:
         # The record gets the present command: the hosts may have been reserved for another one.
         running = self._running_job()
-        running._command, running._env = self._command, self._env
+        running._roles = self._roles
         running.dump(path)
 
     def places(self) -> list[tuple[str, str]]:
@@ -140,25 +158,34 @@ def serve(
 
     Args:
         appdef: a command, as in `["torchrun", "--nproc-per-node", "4", "train.py"]`, or an object
-            with the shape of a TorchX AppDef: one role with `entrypoint`, `args`, `env` and
-            `num_replicas`.
+            with the shape of a TorchX AppDef: roles with `entrypoint`, `args`, `env` and
+            `num_replicas`, and `name`s if there are several. Each of several roles has a mesh of
+            hosts of its own, by its name, and runs its own torchrun command.
         scheduler: `"local_cwd"`: processes of this host, one for each node; `"ssh"`: the hosts
-            that `scheduler_cfg` names; `"slurm"`: a node of Slurm for each node; or a job of
-            `monarch.job` that is not applied yet.
-        scheduler_cfg: the arguments of `SSHJob` for ssh, as in `{"hosts": ["h1", "h2"]}`; those of
-            `SlurmJob` but `meshes` for slurm, as in `{"partition": "gpu"}`; `env` for local_cwd.
+            that `scheduler_cfg` names; `"slurm"`: a node of Slurm for each node, with the
+            `resource` of the roles; or a job of `monarch.job` that is not applied yet.
+        scheduler_cfg: the arguments of `SSHJob` for ssh, as in `{"hosts": ["h1", "h2"]}`, for
+            several roles `{"hosts": {"trainer": ["h1"], "reader": ["h2"]}}`; those of `SlurmJob`
+            but `meshes` for slurm, as in `{"partition": "gpu"}`; `env` for local_cwd.
         cached_path: the path of the record; None: no record, and hosts for this object alone.
 
     Raises:
-        ValueError: no torchrun command, no such scheduler, or hosts that do not fit the nodes.
+        ValueError: no torchrun command, no such scheduler, hosts that do not fit the nodes, or a
+            field of a role that has no meaning here (`max_retries`, `mounts`).
         TypeError: an argument of the wrong type.
         ModuleNotFoundError: torch is not installed here.
         JobError: the hosts could not be reserved. OSError: the record cannot be written.
     """
-    command, env, replicas = _command_of(appdef)
-    launch = parse_arguments(torchrun_words(command), prog="torchrun")
-    nodes = launch.nodes or replicas
-    job = SPMDJob(command, _hosts_job(scheduler, dict(scheduler_cfg or {}), nodes), env)
+    requests = _requests_of(appdef)
+    roles = [Role(one.name, torchrun_words(one.words), one.env) for one in requests]
+    nodes = {
+        role.mesh or MESH: _launch(role).nodes or one.replicas
+        for role, one in zip(roles, requests, strict=True)
+    }
+    cfg = dict(scheduler_cfg or {})
+    if scheduler == "slurm":
+        cfg.update(common_resource(requests, cfg))
+    job = SPMDJob._of_roles(roles, _hosts_job(scheduler, cfg, nodes))
     if cached_path is None:
         job.apply()
     else:
@@ -173,11 +200,7 @@ def torchrun_words(command: Sequence[str]) -> list[str]:
         ValueError: it is no torchrun command.
         TypeError: it is no list of text.
     """
-    if isinstance(command, str):
-        raise TypeError(f"the command is a list of words, such as {shlex.split(command)!r}")
-    words = list(command)
-    if not all(isinstance(word, str) for word in words):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"the command is a list of text, not {words!r}")
+    words = _checked(command)
     if len(words) == 3 and PurePath(words[0]).name in _SHELLS and words[1] == "-c":
         words = shlex.split(words[2])  # as TorchX's dist.ddp has it
     if words and PurePath(words[0]).name == "torchrun":
@@ -190,26 +213,34 @@ def torchrun_words(command: Sequence[str]) -> list[str]:
     )
 
 
-def _command_of(appdef: Any) -> tuple[Sequence[str], dict[str, str], int]:
-    """The command of an AppDef or of a list, its environment, and how many replicas it asks for."""
+def _checked(command: Sequence[str]) -> list[str]:
+    if isinstance(command, str):
+        raise TypeError(f"the command is a list of words, such as {shlex.split(command)!r}")
+    words = list(command)
+    if not all(isinstance(word, str) for word in words):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"the command is a list of text, not {words!r}")
+    return words
+
+
+def _launch(role: Role) -> Launch:
+    found = parse_arguments(role.command, prog="torchrun")
+    return replace(found, env={**found.env, **role.env})
+
+
+def _requests_of(appdef: Any) -> list[RoleRequest]:
+    """The roles of an AppDef, or the only one that a command is."""
     if isinstance(appdef, str) or not hasattr(appdef, "roles"):
         if isinstance(appdef, (str, list, tuple)):
-            return cast("Sequence[str]", appdef), {}, 1
+            return [RoleRequest("", _checked(cast("Sequence[str]", appdef)))]
         raise TypeError(
             f"serve takes a list of words or an AppDef, not {type(appdef).__name__}; an AppDef has "
             "`roles`"
         )
-    roles = list(appdef.roles)
-    if len(roles) != 1:
-        raise ValueError(f"the AppDef has {len(roles)} roles; serve runs one")
-    role = roles[0]
-    words = [str(role.entrypoint), *map(str, role.args)]
-    env = {str(name): str(value) for name, value in dict(role.env or {}).items()}
-    return words, env, int(getattr(role, "num_replicas", 1) or 1)
+    return requests_of(appdef)
 
 
-def _hosts_job(scheduler: str | JobTrait, cfg: dict[str, Any], nodes: int) -> JobTrait:
-    """A job with as many hosts, not applied."""
+def _hosts_job(scheduler: str | JobTrait, cfg: dict[str, Any], nodes: dict[str, int]) -> JobTrait:
+    """A job with as many hosts for each mesh, not applied."""
     if isinstance(scheduler, JobTrait):
         if cfg:
             raise ValueError("scheduler_cfg goes with a scheduler's name; configure the job itself")
@@ -219,18 +250,28 @@ def _hosts_job(scheduler: str | JobTrait, cfg: dict[str, Any], nodes: int) -> Jo
     if scheduler in _LOCAL:
         env = cfg.pop("env", None)
         _check_empty(cfg, scheduler, "env")
-        return ProcessJob({MESH: nodes}, env=env)
+        return ProcessJob(nodes, env=env)
     if scheduler == "slurm":
-        return SlurmJob({MESH: nodes}, **cfg)
+        return SlurmJob(nodes, **cfg)
     if scheduler == "ssh":
-        hosts = cfg.pop("hosts", None)
-        if isinstance(hosts, str) or not isinstance(hosts, Sequence):
-            raise ValueError("scheduler 'ssh' needs scheduler_cfg={'hosts': ['h1', 'h2']}")
-        found: list[Any] = list(hosts)  # pyright: ignore[reportUnknownArgumentType]
-        if len(found) < nodes:
-            raise ValueError(f"the command asks for {nodes} nodes, and hosts has {len(found)}")
-        return SSHJob({MESH: found}, **cfg)
+        return SSHJob(_ssh_hosts(cfg.pop("hosts", None), nodes), **cfg)
     raise ValueError(f"there is no scheduler {scheduler!r} here; give {_SCHEDULERS}")
+
+
+def _ssh_hosts(hosts: Any, nodes: Mapping[str, int]) -> dict[str, list[Any]]:
+    """The hosts of each mesh, as `scheduler_cfg` names them."""
+    by_mesh = {MESH: hosts} if list(nodes) == [MESH] and not isinstance(hosts, Mapping) else hosts
+    example = dict.fromkeys(nodes, ["h1"]) if list(nodes) != [MESH] else ["h1", "h2"]
+    found: dict[str, list[Any]] = {}
+    for mesh, count in nodes.items():
+        given = by_mesh.get(mesh) if isinstance(by_mesh, Mapping) else None
+        if isinstance(given, str) or not isinstance(given, Sequence):
+            raise ValueError(f"scheduler 'ssh' needs scheduler_cfg={{'hosts': {example!r}}}")
+        found[mesh] = list(given)
+        if len(found[mesh]) < count:
+            who = "the command" if mesh == MESH else f"the role {mesh!r}"
+            raise ValueError(f"{who} asks for {count} nodes, and hosts has {len(found[mesh])}")
+    return found
 
 
 def _check_empty(cfg: Mapping[str, Any], scheduler: str, known: str) -> None:

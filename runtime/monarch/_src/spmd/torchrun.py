@@ -33,7 +33,7 @@ from monarch._src.errors import (
 from monarch._src.mesh.client import keeps_new_meshes
 from monarch._src.mesh.meshes import HostMesh, ProcMesh, this_host
 from monarch._src.mesh.restart_policy import LaterRestart
-from monarch._src.net.local.interrupt import uninterrupted
+from monarch._src.net.local.interrupt import GuardedLock, uninterrupted
 from monarch._src.spmd.actor import Script
 from monarch._src.spmd.elastic.script_driver import ScriptDriver
 from monarch._src.spmd.elastic.script_requests import Arrival
@@ -91,14 +91,61 @@ def torchrun(
     run(launch, this_host() if hosts is None else hosts, source)
 
 
-def run(launch: Launch, hosts: HostMesh, source: str | None = None) -> None:
+class RunControl:
+    """Ends a run from another thread. `name`: that of the meshes of the run."""
+
+    def __init__(self, name: str = NAME) -> None:
+        self.name = name
+        self._lock = GuardedLock()
+        self._interrupt: KeyboardInterrupt | None = None
+        self._ranks: Ranks | None = None
+        self._procs: ProcMesh | None = None
+
+    def end(self, interrupt: KeyboardInterrupt | None) -> None:
+        """End the run as if its thread had been interrupted so; None: as by SIGTERM."""
+        with self._lock:
+            if self._interrupt is not None:
+                return
+            self._interrupt = interrupt or SignalInterrupt(signal.SIGTERM)
+            ranks = self._ranks
+        if ranks is not None:
+            ranks.interrupt(self._interrupt)
+
+    def kill(self) -> None:
+        """Kill the ranks that still run; the run then ends at once."""
+        with self._lock:
+            procs = self._procs
+        if procs is not None:
+            procs.kill("the run was interrupted").get()
+
+    def on_procs(self, procs: ProcMesh) -> None:
+        """An attempt begins on these procs. Raises the interrupt if the run was ended."""
+        with self._lock:
+            self._procs = procs
+            if self._interrupt is not None:
+                raise self._interrupt
+
+    def on_ranks(self, ranks: Ranks | None) -> None:
+        """The script runs on these ranks from here on; None: on no rank any more."""
+        with self._lock:
+            self._ranks = ranks
+            interrupt = self._interrupt
+        if ranks is not None and interrupt is not None:
+            ranks.interrupt(interrupt)
+
+
+def run(
+    launch: Launch, hosts: HostMesh, source: str | None = None, *,
+    control: RunControl | None = None,
+) -> None:  # fmt: skip
     """Run a script on fresh processes of these hosts, again after a failure. See `torchrun`."""
+    control = control or RunControl()
     hosts = _as_many(launch, hosts)
     if source is None:
         _check_script(launch, hosts)
     for attempt in range(launch.restarts + 1):
         try:
-            _attempt(_with_attempt(launch, attempt), hosts, source)
+            _attempt(_with_attempt(launch, attempt), hosts, source, control)
         except (ActorError, SupervisionError, RecoveryError) as error:
             if attempt == launch.restarts:
                 raise
@@ -115,18 +162,19 @@ def _with_attempt(launch: Launch, attempt: int) -> Launch:
     return replace(launch, env={**launch.env, **restarts})
 
 
-def _attempt(launch: Launch, hosts: HostMesh, source: str | None) -> None:
+def _attempt(launch: Launch, hosts: HostMesh, source: str | None, control: RunControl) -> None:
     procs = hosts.spawn_procs(
-        {DIM: launch.ranks_per_node}, name=NAME, preload=PRELOAD, env=launch.env,
+        {DIM: launch.ranks_per_node}, name=control.name, preload=PRELOAD, env=launch.env,
         # A kept mesh has no restarts; a rank that dies ends its run then.
         restart=None if keeps_new_meshes() else LaterRestart(),
     )  # fmt: skip
     port, arrivals = Channel[Arrival].open()
     training: list[ScriptDriver] = []
     try:
+        control.on_procs(procs)
         actors: Any = procs.spawn(NAME, Script, is_on_one_host(procs), True, port)
         _keep_failures_here(procs, actors)
-        _run_on(procs, actors, launch, source, arrivals, training)
+        _run_on(procs, actors, launch, source, arrivals, training, control)
     except BaseException:
         procs.kill("the run has failed").get()
         raise
@@ -146,7 +194,7 @@ def _keep_failures_here(procs: ProcMesh, actors: Any) -> None:
 
 def _run_on(
     procs: ProcMesh, actors: Any, launch: Launch, source: str | None,
-    arrivals: PortReceiver[Arrival], training: list[ScriptDriver],
+    arrivals: PortReceiver[Arrival], training: list[ScriptDriver], control: RunControl,
 ) -> None:  # fmt: skip
     """Run the script on these ranks. `training` gets the driver, which the caller joins."""
     host, port = _prepare(procs, actors, launch).get()
@@ -157,6 +205,7 @@ def _run_on(
             answers = begin_script(actors, launch, source, host, port)
             ranks = Ranks(procs, answers, arrivals, begin_again)
             training.append(ranks.training)
+            control.on_ranks(ranks)
         try:
             errors = ranks.wait()
         except RecoveryError:
@@ -174,6 +223,7 @@ def _run_on(
             ranks.end(number, launch.shutdown_s if by_signal else launch.interrupt_s)
         raise
     finally:
+        control.on_ranks(None)
         if ranks is not None:
             ranks.close()
 

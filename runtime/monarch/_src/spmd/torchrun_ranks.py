@@ -31,8 +31,8 @@ NOTE_S = 2.0
 POLL_S = 0.5  # between two checks of a wait that the session has not ended
 
 Failure: TypeAlias = "ActorError | SupervisionError"
-# An answer, an arrival, or None: the training has ended.
-_Event: TypeAlias = "Future[Any] | None"
+# An answer, an arrival, None: the training has ended; an interrupt, which is raised.
+_Event: TypeAlias = "Future[Any] | KeyboardInterrupt | None"
 
 
 class Ranks:
@@ -79,10 +79,13 @@ class Ranks:
 
         Raises:
             RecoveryError: a rank has ended its script, and others wait for it to train.
+            KeyboardInterrupt: the one that `interrupt` was given.
         """
         errors: list[Failure] = []
         while self.training.is_active or (self._owing and not errors):
             event = self._next_event()
+            if isinstance(event, KeyboardInterrupt):
+                raise event
             if event is self._arrival:
                 self._arrival = self._next_arrival()
                 self.training.on_arrival(event.get())
@@ -102,6 +105,10 @@ class Ranks:
             except (ActorError, SupervisionError) as error:
                 errors.append(error)
         return errors
+
+    def interrupt(self, error: KeyboardInterrupt) -> None:
+        """Have `wait` raise that. Called on another thread."""
+        self._events.put(error)
 
     def end(self, number: int, grace_s: float) -> None:
         """Send a signal to the ranks that still run, and wait until they have ended.
