@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import Any
 import pytest
 
 from monarch.actor import ActorError
-from monarch.job import DEFAULT_JOB_PATH, LocalJob, ProcessJob, job_load, spmd
+from monarch.job import DEFAULT_JOB_PATH, JobError, LocalJob, ProcessJob, job_load, spmd
 from monarch.job.spmd import SPMDJob, serve
+from tests.integration.programs import running
+from tests.integration.segments import until
 
 SCRIPT = """
 import os, sys
@@ -206,3 +209,195 @@ def test_a_job_that_has_hosts_already_is_refused(jobs: ExitStack) -> None:
     jobs.callback(other.kill)
     with pytest.raises(ValueError, match="has hosts already"):
         serve(["torchrun", "train.py"], scheduler=other)
+
+
+# --- several roles --------------------------------------------------------------------------------
+
+
+def role(name: str, *words: str, **fields: Any) -> Any:
+    """A role of an AppDef."""
+    given = {"env": {}, "num_replicas": 1, "image": "", **fields}
+    return SimpleNamespace(name=name, entrypoint="torchrun", args=list(words), **given)
+
+
+def app(*roles: Any) -> Any:
+    return SimpleNamespace(name="app", roles=list(roles), metadata={})
+
+
+WAITS = """
+import os, signal, sys
+from pathlib import Path
+
+def save(number, frame):
+    Path(sys.argv[1], "saved").touch()
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, save)
+signal.signal(signal.SIGINT, save)
+Path(sys.argv[1], "waits").touch()
+while True:
+    signal.pause()
+"""
+IGNORES = """
+import signal, sys
+
+signal.signal(signal.SIGINT, lambda number, frame: print("goes on", sys.argv[1], flush=True))
+print("begins", sys.argv[1], flush=True)
+while True:
+    signal.pause()
+"""
+FAILS = """
+import sys
+from pathlib import Path
+
+while not Path(sys.argv[1], "waits").exists():
+    pass
+raise ValueError("no more batches")
+"""
+
+
+def test_each_of_several_roles_runs_in_a_world_of_its_own_on_hosts_of_its_own(
+    script: str, tmp_path: Path, jobs: ExitStack
+) -> None:
+    folders = {name: tmp_path / name for name in ("trainer", "reader")}
+    for folder in folders.values():
+        folder.mkdir()
+    job = serve(
+        app(
+            role("trainer", "--nproc-per-node=2", script, str(folders["trainer"]), num_replicas=2),
+            role("reader", script, str(folders["reader"]), env={"ADDED": "yes"}),
+        )
+    )
+    jobs.callback(job.kill)
+    assert [name for name, _ in job.places()] == ["trainer[0]", "trainer[1]", "reader[0]"]
+    for again in (job, spmd.job_load(".monarch/job_state.pkl")):
+        assert isinstance(again, SPMDJob)
+        again.run_spmd()
+        assert written(folders["trainer"], 4) == [
+            "0 0 0 - 4.0", "1 0 1 - 4.0", "2 1 0 - 4.0", "3 1 1 - 4.0",
+        ]  # fmt: skip
+        assert written(folders["reader"], 1) == ["0 0 0 yes 1.0"]
+        for folder in folders.values():
+            for path in folder.iterdir():
+                path.unlink()
+
+
+def test_a_role_that_fails_ends_the_others_which_may_save_their_work(
+    tmp_path: Path, jobs: ExitStack
+) -> None:
+    for name, text in (("waits.py", WAITS), ("fails.py", FAILS)):
+        (tmp_path / name).write_text(text)
+    job = serve(
+        app(
+            role("reader", str(tmp_path / "waits.py"), str(tmp_path)),
+            role("trainer", str(tmp_path / "fails.py"), str(tmp_path)),
+        )
+    )
+    jobs.callback(job.kill)
+    with pytest.raises(ActorError, match=r"ValueError: no more batches") as failed:
+        job.run_spmd()
+    assert "trainer" in str(failed.value)
+    assert (tmp_path / "saved").exists()
+    (tmp_path / "train.py").write_text("")
+    job = serve(["torchrun", str(tmp_path / "train.py")], scheduler=LocalJob(["workers"]))
+    jobs.callback(job.kill)
+    job.run_spmd()  # nothing of the roles is left that would be in its way
+
+
+def test_an_interrupt_is_handed_on_to_all_roles(tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text(WAITS)
+    folders = [tmp_path / name for name in ("trainer", "reader")]
+    for folder in folders:
+        folder.mkdir()
+    source = f"""
+        from types import SimpleNamespace
+        from monarch.job.spmd import serve
+
+        def role(name):
+            return SimpleNamespace(
+                name=name, entrypoint="torchrun", args=[{str(tmp_path / "waits.py")!r},
+                {str(tmp_path)!r} + "/" + name], env={{}}, num_replicas=1,
+            )
+        job = serve(SimpleNamespace(roles=[role("trainer"), role("reader")]), cached_path=None)
+        print("it runs", flush=True)
+        try:
+            job.run_spmd()
+        finally:
+            job.kill()
+    """
+    with running(tmp_path, source) as program:
+        assert program.line() == "it runs"
+        until(lambda: all((folder / "waits").exists() for folder in folders), "both roles run")
+        program.signal(signal.SIGINT)
+        status, _, err = program.end()
+    assert status != 0
+    assert "KeyboardInterrupt" in err
+    assert all((folder / "saved").exists() for folder in folders)
+
+
+def test_a_second_interrupt_kills_ranks_that_ignore_the_first(tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text(IGNORES)
+    source = f"""
+        from types import SimpleNamespace
+        from monarch.job.spmd import serve
+
+        def role(name):
+            return SimpleNamespace(
+                name=name, entrypoint="torchrun", env={{}}, num_replicas=1,
+                args=["--shutdown-timeout=600", {str(tmp_path / "waits.py")!r}, name],
+            )
+        job = serve(SimpleNamespace(roles=[role("trainer"), role("reader")]), cached_path=None)
+        try:
+            job.run_spmd()
+        finally:
+            job.kill()
+    """
+    with running(tmp_path, source) as program:
+        assert {program.line().split()[-1] for _ in range(2)} == {"trainer", "reader"}
+        program.signal(signal.SIGINT)
+        assert {program.line().split()[-1] for _ in range(2)} == {"trainer", "reader"}
+        program.signal(signal.SIGINT)
+        status, _, err = program.end()
+    assert status != 0
+    assert "KeyboardInterrupt" in err
+
+
+def test_roles_run_on_the_meshes_of_a_job_that_have_their_names(
+    script: str, tmp_path: Path, jobs: ExitStack
+) -> None:
+    roles = [role(name, script, str(tmp_path)) for name in ("trainer", "reader")]
+    job = serve(app(*roles), scheduler=LocalJob(["trainer", "loader"]))
+    jobs.callback(job.kill)
+    with pytest.raises(JobError, match="the job has no mesh 'reader' for that role; it has trainer"):
+        job.run_spmd()
+    assert list(tmp_path.glob("[0-9]")) == []
+
+
+@pytest.mark.parametrize(
+    ("roles", "scheduler", "cfg", "text"),
+    [
+        ([role("my-trainer", "t.py"), role("b", "t.py")], "local", {}, "such as my_trainer"),
+        ([role("a", "t.py"), role("a", "t.py")], "local", {}, "has 2 roles 'a'; name each once"),
+        ([role("a", "t.py", num_replicas=0)], "local", {}, "role 'a' has num_replicas=0"),
+        ([role("a", "t.py", max_retries=3)], "local", {}, "give --max-restarts 3 to its torchrun"),
+        ([role("a", "t.py", mounts=["/data"])], "local", {}, "role 'a' has mounts"),
+        (
+            [role("a", "t.py"), role("b", "t.py")], "ssh", {"hosts": ["h1", "h2"]},
+            r"scheduler_cfg=\{'hosts': \{'a': \['h1'\], 'b': \['h1'\]\}\}",
+        ),
+        (
+            [role("a", "t.py", num_replicas=2), role("b", "t.py")], "ssh",
+            {"hosts": {"a": ["h1"], "b": ["h2"]}}, "the role 'a' asks for 2 nodes, and hosts has 1",
+        ),
+        (
+            [role("a", "t.py", resource=SimpleNamespace(gpu=8)), role("b", "t.py")], "slurm", {},
+            r"different gpus_per_node \(a: 8, b: any\).*give gpus_per_node in scheduler_cfg",
+        ),
+    ],
+)  # fmt: skip
+def test_roles_that_cannot_be_run_are_refused(
+    roles: list[Any], scheduler: str, cfg: dict[str, Any], text: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        serve(app(*roles), scheduler, cfg)
+    assert not (tmp_path / DEFAULT_JOB_PATH).exists()

@@ -83,9 +83,9 @@ def _first_error(
 
 def _end(roles: Sequence[_RoleRun], interrupt: KeyboardInterrupt | None) -> None:
     """End the roles that still run, and wait for that; an interrupt meanwhile kills their ranks."""
-    for one in roles:
-        one.control.end(interrupt)
     try:
+        for one in roles:
+            one.control.end(interrupt)
         for one in roles:
             while one.thread.is_alive():
                 one.thread.join(POLL_S)
