@@ -26,8 +26,10 @@ from monarch.actor import Actor, SupervisionError, endpoint, shutdown_context
 from monarch.job import JobError, SlurmJob, open_waits
 from monarch.job.spmd import serve
 from tests import slurm
+from tests.integration.commands import monarch
 from tests.integration.gates import Gate, GateKeeper
 from tests.integration.programs import running
+from tests.integration.terminals import terminal
 from tests.leaks import processes
 
 pytestmark = [pytest.mark.skipif(bool(slurm.why_not()), reason=slurm.why_not()), pytest.mark.slow]
@@ -445,6 +447,52 @@ def test_a_job_whose_node_fails_ends_in_an_error_that_says_so(
         cluster.start_node("n1")
     cluster.wait_for(cluster.is_idle, "the node does not come back")
     cluster.wait_for(lambda: not of_jobs(), "the node does not end what it had")
+
+
+# --- the command line -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def directory(options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a module of job objects."""
+    monkeypatch.chdir(tmp_path)
+    options = {**options, "log_dir": str(options["log_dir"])}
+    (tmp_path / "jobs.py").write_text(
+        "from monarch.job import SlurmJob\n"
+        f"training = SlurmJob({{'trainers': 2}}, **{options!r})\n"
+    )
+    return tmp_path
+
+
+def test_apply_shows_what_the_job_waits_for_and_then_its_hosts(
+    cluster: slurm.Cluster, directory: Path
+) -> None:
+    blocker = slurm.Blocker(cluster)
+    with terminal(["-m", "monarch", "apply", "jobs.training"]) as screen:
+        screen.expect(r"Slurm job \d+: pending \((Resources|Priority)\), \d+ s")
+        blocker.end()
+        screen.expect(r"context default: reserved these hosts")
+        screen.expect(r"trainers\[0\] +process \d+ on n0")
+        screen.expect(r"trainers\[1\] +process \d+ on n1")
+    assert monarch("kill")[0] == 0
+
+
+def test_an_interrupted_apply_leaves_no_job(cluster: slurm.Cluster, directory: Path) -> None:
+    blocker = slurm.Blocker(cluster)
+    with terminal(["-m", "monarch", "apply", "jobs.training"]) as screen:
+        screen.expect(r"Slurm job \d+: pending")
+        screen.type("\x03")
+        screen.expect(r"monarch apply: interrupted; the job was ended")
+    blocker.end()
+
+
+def test_a_job_that_is_held_is_refused_with_the_remedy(
+    cluster: slurm.Cluster, options: dict[str, Any]
+) -> None:
+    job = SlurmJob({"trainers": 1}, slurm_args=["--hold"], **options)
+    with pytest.raises(JobError, match=r"cannot run \(JobHeldUser\): .*leave --hold out"):
+        job.state(None)
+    assert not job.active
 
 
 # --- what cannot be -------------------------------------------------------------------------------

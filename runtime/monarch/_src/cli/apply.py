@@ -16,12 +16,14 @@ from monarch._src.job.trait import JobTrait
 def run(spec: str | None) -> int:
     """Reserve the hosts of `module.attr`, or of the spec of the context; 1 if that failed."""
     contexts = Contexts()
+    job: JobTrait | None = None
     try:
         name = contexts.current()
         job = _job_of(spec or _saved(contexts, name))
         if spec is not None:
             contexts.save_spec(name, spec)
         reserved = job.reserve(contexts.record(name))
+        job.wait_for_hosts()
         print(f"context {name}: {'reserved' if reserved else 'there are already'} these hosts")
         if rows := [(f"  {place}", where) for place, where in job.places()]:
             print("\n".join(columns(rows)))
@@ -30,6 +32,10 @@ def run(spec: str | None) -> int:
     ) as error:  # fmt: skip
         print(f"monarch apply: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        left = "is still reserved; `monarch kill` ends it" if job and job.active else "was ended"
+        print(f"monarch apply: interrupted; the job {left}", file=sys.stderr)
+        return 130
     return 0
 
 

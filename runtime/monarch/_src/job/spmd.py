@@ -115,6 +115,9 @@ class SPMDJob(JobTrait):
         inner._apply_id = self._apply_id  # its attached hosts are found by this
         return inner._state()
 
+    def _wait_for_hosts(self) -> None:
+        self._inner()._wait_for_hosts()
+
     def _is_given_up(self) -> bool:
         return self._inner()._is_given_up()
 

@@ -84,8 +84,11 @@ class JobTrait(ABC):
         JobError names the hosts that could not be released; the job keeps its information on them.
         """
 
+    def _wait_for_hosts(self) -> None:
+        """Wait until the workers of an applied job listen, if `_create` does not do so."""
+
     def _is_given_up(self) -> bool:
-        """Whether `_state` has failed in such a way that the job is to be killed."""
+        """Whether `_state`, or `_wait_for_hosts`, has failed so that the job is to be killed."""
         return False
 
     def _on_taken_up(self, path: Path) -> None:
@@ -217,6 +220,22 @@ class JobTrait(ABC):
                 self._on_taken_up(path)
         self._record = path.absolute()
         return not found
+
+    def wait_for_hosts(self) -> None:
+        """Wait until the workers of an applied job listen, without attaching to them.
+
+        A job that waits in the queue of a scheduler shows its progress, as in `state`.
+
+        Raises:
+            JobError: the job has ended, or will have no hosts; nothing is reserved then.
+        """
+        running = self._running_job()
+        try:
+            running._wait_for_hosts()
+        except BaseException:
+            if running._is_given_up():
+                self.kill()
+            raise
 
     def enable_admin(self: J, config: MeshAdminConfig | None = None, **options: Any) -> J:
         """Have `state` start an admin server of the session, at `JobState.admin_url`.

@@ -366,7 +366,7 @@ class SlurmJob(JobTrait):
     def _state(self) -> JobState:
         if self._keys is None:
             raise JobError(KILLED)
-        self._wait_until_started()
+        self._wait_for_hosts()
         shares = self._shares()
         if self._out_of_cluster:
             gateway = self._attach_to or str(self._reached([self._workers[0]])[0])
@@ -378,7 +378,7 @@ class SlurmJob(JobTrait):
         begin_notice(str(self._slurm_id), self._request.job_name)
         return state
 
-    def _wait_until_started(self) -> None:
+    def _wait_for_hosts(self) -> None:
         """Wait until every worker listens.
 
         Raises:
