@@ -49,14 +49,16 @@ class Round:
         self._script = folder / "train.py"
         self._script.write_text(SCRIPT)
         self._options: dict[str, Any] = {
-            "log_dir": folder / "logs", "env": slurm.environment(),
-        }  # fmt: skip
+            "log_dir": folder / "logs",
+            "env": slurm.environment(),
+        }
 
     def run(self) -> None:
         """Measure all."""
         self._srun("srun hostname", "hostname")
         self._srun("srun python -c pass", sys.executable, "-c", "pass")
         self._srun("srun python train.py", sys.executable, str(self._script), str(self._folder))
+        self._sbatch()
         self._actors()
         self._served()
         self._cluster.wait_for(self._cluster.is_idle, "the nodes are not idle")
@@ -66,6 +68,19 @@ class Round:
         began = time.perf_counter()
         subprocess.run(["srun", f"--nodes={self._nodes}", *words], check=True, capture_output=True)
         self.took[what] = time.perf_counter() - began
+
+    def _sbatch(self) -> None:
+        """A batch job whose script begins with srun, as that of a SlurmJob."""
+        self._cluster.wait_for(self._cluster.is_idle, "the nodes are not idle")
+        command = f"srun {sys.executable} -c pass; touch {self._folder}/done"
+        began = time.perf_counter()
+        self._cluster.command(
+            "sbatch", f"--nodes={self._nodes}", "--output=/dev/null", f"--wrap={command}"
+        )
+        done = self._folder / "done"
+        self._cluster.wait_for(done.exists, "the job does not end")
+        self.took["sbatch of srun python -c pass"] = time.perf_counter() - began
+        done.unlink()
 
     def _actors(self) -> None:
         self._cluster.wait_for(self._cluster.is_idle, "the nodes are not idle")

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.notebook.kernel import Kernel, running_kernel
+from tests.notebook.kernel import PATIENCE, Kernel, running_kernel
 
 
 def say(**what: Any) -> None:
@@ -26,7 +26,18 @@ def spawn(kernel: Kernel, options: dict[str, Any]) -> None:
     kernel.ok("job.reserve(job_path('cluster'))")
     kernel.ok("%monarch spawn workers gpus=1 --job cluster")
     kernel.ok("%%monarch on workers\nimport os\nos.uname().nodename")
-    say(spawned=kernel.value("list(_.values())"))
+    say(spawned=kernel.value("list(_.values())"), job=kernel.value("job.slurm_job_id"))
+
+
+def restart(kernel: Kernel) -> None:
+    """Kill the kernel, and run the cells again in its successor."""
+    kernel.manager.restart_kernel(now=True)
+    kernel.client.wait_for_ready(timeout=PATIENCE)
+    kernel.ok("%load_ext monarch_jupyter")
+    kernel.hold_output(PATIENCE)
+
+
+def stop(kernel: Kernel) -> None:
     kernel.ok("%monarch stop --all")
     kernel.ok("job.kill()\njob_path('cluster').unlink()")
 
@@ -44,7 +55,11 @@ def main() -> None:
     given = json.loads(sys.argv[1])
     # Names of sockets have to be short.
     with tempfile.TemporaryDirectory() as folder, running_kernel(Path(folder)) as kernel:
-        spawn(kernel, given["options"])
+        for killed in (False, True):
+            if killed:
+                restart(kernel)
+            spawn(kernel, given["options"])
+        stop(kernel)
         serve(kernel, given["options"], given["script"])
     say(killed=True)
 

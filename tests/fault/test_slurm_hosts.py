@@ -179,7 +179,7 @@ def test_a_node_that_is_cut_off_ends_in_errors_that_say_so(
     cluster.wait_for(lambda: not of_jobs(), "the node does not end what it had")
 
 
-def test_a_notebook_on_the_login_host_spawns_serves_and_gives_back(
+def test_a_notebook_has_its_nodes_again_after_its_kernel_was_killed_and_gives_them_back(
     hosts: Hosts, cluster: slurm.Cluster, options: dict[str, Any], tmp_path: Path
 ) -> None:
     script = tmp_path / "train.py"
@@ -187,8 +187,9 @@ def test_a_notebook_on_the_login_host_spawns_serves_and_gives_back(
     del options["path"]
     told = json.dumps({"options": options, "script": str(script)})
     with hosts.program(LOGIN, KERNEL_PROGRAM, told, named=True) as notebook:
-        spawned = notebook.wait_for(lambda line: "spawned" in line)["spawned"]
-        assert spawned == "['h1', 'h2']"
+        first, again = (notebook.wait_for(lambda line: "spawned" in line) for _ in range(2))
+        assert first["spawned"] == again["spawned"] == "['h1', 'h2']"
+        assert first["job"] == again["job"]
         served = notebook.wait_for(lambda line: "served" in line)["served"]
         assert sorted(re.findall(r"rank (\d) is on (h\d)", served)) == [("0", "h1"), ("1", "h2")]
         notebook.wait_for(lambda line: "killed" in line)

@@ -243,6 +243,46 @@ def test_a_torchrun_command_runs_on_the_nodes(
     job.kill()
 
 
+WAITS = """
+import sys, time
+from pathlib import Path
+
+Path(sys.argv[1]).touch()
+while True:
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (["scancel"], r"has ended \(CANCELLED.*\): it was cancelled"),
+        (["scontrol", "update", "EndTime=now"], r"has ended \(TIMEOUT.*give a longer time_limit"),
+    ],
+    ids=["cancelled", "time limit"],
+)
+def test_the_error_of_a_torchrun_command_says_how_slurm_has_ended_its_job(
+    cluster: slurm.Cluster, options: dict[str, Any], tmp_path: Path, how: list[str], said: str
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(WAITS)
+    cfg = {**options, "time_limit": "00:01:00"}
+    job = serve(["torchrun", str(script), str(tmp_path / "runs")], "slurm", cfg, cached_path=None)
+    (number,) = cluster.jobs()
+
+    def end() -> None:
+        cluster.wait_for((tmp_path / "runs").exists, "the script does not run")
+        cluster.command(how[0], *how[1:], number if how == ["scancel"] else f"JobId={number}")
+
+    ends = threading.Thread(target=end)
+    ends.start()
+    with pytest.raises(SupervisionError, match="killed by SIGTERM") as failed:
+        job.run_spmd()
+    ends.join()
+    assert re.search(rf"\nSlurm job {number} .*{said}", str(failed.value))
+    job.kill()
+
+
 def test_a_comment_of_the_users_own_stays(cluster: slurm.Cluster, options: dict[str, Any]) -> None:
     job = SlurmJob({"trainers": 1}, slurm_args=["--comment=project 7"], **options)
     job.state(None)

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from monarch._src.errors import JobError
+from monarch._src.errors import JobError, SupervisionError
 from monarch._src.job import record
 from monarch._src.job.launchers.process import ProcessJob
 from monarch._src.job.launchers.slurm.job import SlurmJob
@@ -80,6 +80,14 @@ class SPMDJob(JobTrait):
         JobError if hosts could not be reserved, or are gone.
         """
         launches = [_launch(role) for role in self._roles]
+        try:
+            self._run(launches)
+        except SupervisionError as error:
+            running = self._running_job()
+            error.remedy = running._inner()._cause_of(error.failures) or error.remedy
+            raise
+
+    def _run(self, launches: Sequence[Launch]) -> None:
         state = self.state(cached_path=None)
         names = list(state)
         if missing := [role.mesh for role in self._roles if role.mesh and role.mesh not in names]:

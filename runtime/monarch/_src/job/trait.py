@@ -20,6 +20,7 @@ from typing import Any, ClassVar, TypeVar
 
 from monarch._src.admin.side_process import MeshAdminConfig
 from monarch._src.errors import JobError
+from monarch._src.failures.report import RankFailure
 from monarch._src.job import record
 from monarch._src.job.job_state import JobState, Monitoring
 from monarch._src.mesh.meshes import HostMesh, another_handle
@@ -90,6 +91,10 @@ class JobTrait(ABC):
     def _is_given_up(self) -> bool:
         """Whether `_state`, or `_wait_for_hosts`, has failed so that the job is to be killed."""
         return False
+
+    def _cause_of(self, _failures: Sequence[RankFailure]) -> str:
+        """How the job has ended, if that has caused these failures; empty if it has not ended."""
+        return ""
 
     def _on_taken_up(self, path: Path) -> None:
         """The job of the record at that path is used in place of this one. Called with its lock."""

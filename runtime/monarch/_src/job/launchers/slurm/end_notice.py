@@ -16,9 +16,12 @@ import time
 from monarch._src.actor.runtime import runtime_or_none
 from monarch._src.errors import JobError
 from monarch._src.events import RankFailed, bus
+from monarch._src.failures.report import RankFailure
 from monarch._src.job.launchers.slurm import commands
 from monarch._src.job.launchers.slurm.state.queue import Phase, ended
 
+_SIGNALS = ("SIGTERM", "SIGKILL")
+_LOST = ("host lost", "link lost", "out of reach")
 log = logging.getLogger("monarch.job")
 RUNS_S = 5.0  # a job that still runs after this has not ended by that failure
 ENDING_S = 60.0  # to free the nodes; only then does Slurm say how the job has ended
@@ -56,22 +59,35 @@ class EndNotice:
         threading.Thread(target=self._ask, name="asks-slurm", daemon=True).start()
 
     def _ask(self) -> None:
-        began = time.monotonic()
-        try:
-            while True:
-                entry = commands.entry(self._job, self._name)
-                if entry is None or entry.phase is Phase.ENDED:
-                    if not self._closed:
-                        log.warning("%s", ended(self._job, entry))
-                    return
-                bound = RUNS_S if entry.phase is Phase.RUNNING else ENDING_S
-                if time.monotonic() - began > bound:
-                    break
-                time.sleep(commands.EVERY_S)
-        except JobError as error:
-            log.info("%s", error)
+        if text := text_of_end(self._job, self._name):
+            if not self._closed:
+                log.warning("%s", text)
+            return
         with self._lock:
             self._asking = self._closed  # the next failure asks again
+
+
+def may_be_ended_by_slurm(failure: RankFailure) -> bool:
+    """Whether a rank may have failed because Slurm has ended its job."""
+    death = failure.death
+    return death.signal_name in _SIGNALS if death is not None else failure.kind in _LOST
+
+
+def text_of_end(job: str, name: str) -> str:
+    """How a job has ended; empty if it has not within some seconds, or Slurm does not tell."""
+    began = time.monotonic()
+    try:
+        while True:
+            entry = commands.entry(job, name)
+            if entry is None or entry.phase is Phase.ENDED:
+                return ended(job, entry)
+            bound = RUNS_S if entry.phase is Phase.RUNNING else ENDING_S
+            if time.monotonic() - began > bound:
+                return ""
+            time.sleep(commands.EVERY_S)
+    except JobError as error:
+        log.info("%s", error)
+        return ""
 
 
 _notices: dict[str, EndNotice] = {}  # by the number of the job

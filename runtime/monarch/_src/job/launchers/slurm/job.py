@@ -20,13 +20,19 @@ import msgspec
 
 from monarch._src.config import settings
 from monarch._src.errors import HostUnreachableError, JobError
+from monarch._src.failures.report import RankFailure
 from monarch._src.job import paths as directory
 from monarch._src.job import record
 from monarch._src.job.health_check import PART_OF_LIVENESS, silent
 from monarch._src.job.launchers.remote import remote_shell
 from monarch._src.job.launchers.remote.remote_program import Serve
 from monarch._src.job.launchers.slurm import batch_program, commands
-from monarch._src.job.launchers.slurm.end_notice import begin_notice, end_notice
+from monarch._src.job.launchers.slurm.end_notice import (
+    begin_notice,
+    end_notice,
+    may_be_ended_by_slurm,
+    text_of_end,
+)
 from monarch._src.job.launchers.slurm.problems import log_text, problem_text
 from monarch._src.job.launchers.slurm.reaching import reached
 from monarch._src.job.launchers.slurm.state import queue, reports
@@ -352,6 +358,17 @@ class SlurmJob(JobTrait):
 
     def _is_given_up(self) -> bool:
         return self._useless
+
+    def _cause_of(self, failures: Sequence[RankFailure]) -> str:
+        number = self._slurm_id
+        if number is None or not any(may_be_ended_by_slurm(one) for one in failures):
+            return ""
+        name = self._request.job_name
+        end_notice(number)  # the error says it
+        if text := text_of_end(number, name):
+            return text
+        begin_notice(number, name)
+        return ""
 
     def _batch_job(self, path: str) -> SlurmJob:
         """The job that runs this program as its client script."""
