@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -127,7 +127,7 @@ class Hosts:
         ]  # fmt: skip
 
     @contextmanager
-    def program(self, number: int, *arguments: str, named: bool = False) -> Iterator[Program]:
+    def program(self, number: int, *arguments: str, named: bool = False) -> Generator[Program]:
         """Run Python with these arguments as that host; the end of its input tells it to end.
 
         `named`: with a host name of its own, as `machine`.
@@ -162,7 +162,7 @@ class Hosts:
 
 
 @contextmanager
-def hosts_up(count: int) -> Iterator[Hosts]:
+def hosts_up(count: int) -> Generator[Hosts]:
     """So many of them, taken away at the end."""
     made = Hosts(count)
     try:

@@ -27,12 +27,11 @@ def bytes_from(at: str, said: bytes) -> int:
     """How many bytes are heard in answer to these, until the other side closes or is silent."""
     host, _, port = at.rpartition(":")
     heard = 0
-    with socket.create_connection((host, int(port)), timeout=5.0) as stream:
-        with suppress(OSError):
-            stream.sendall(said)
-            stream.shutdown(socket.SHUT_WR)
-            while more := stream.recv(65536):
-                heard += len(more)
+    with socket.create_connection((host, int(port)), timeout=5.0) as stream, suppress(OSError):
+        stream.sendall(said)
+        stream.shutdown(socket.SHUT_WR)
+        while more := stream.recv(65536):
+            heard += len(more)
     return heard
 
 

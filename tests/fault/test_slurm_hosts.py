@@ -104,7 +104,11 @@ def test_ranks_are_on_two_hosts_and_call_each_other(
 
 @pytest.mark.parametrize(
     "names",
-    [{"n0": v4(2), "n1": v4(1)}, {"n0": "127.0.1.1", "n1": "127.0.1.1"}, {"n0": v4(1), "n1": v4(1)}],
+    [
+        {"n0": v4(2), "n1": v4(1)},
+        {"n0": "127.0.1.1", "n1": "127.0.1.1"},
+        {"n0": v4(1), "n1": v4(1)},
+    ],
     ids=["exchanged", "this host", "one host"],
 )
 def test_names_of_nodes_that_lead_astray_lead_to_no_other_host(
@@ -118,6 +122,34 @@ def test_names_of_nodes_that_lead_astray_lead_to_no_other_host(
             assert places == [["n0", "h1"], ["n1", "h2"]]
             client.tell("ask 0 1")
             client.wait_for(lambda line: "asked" in line)
+            client.tell("kill")
+            client.wait_for(lambda line: "killed" in line)
+    finally:
+        hosts.names(LOGIN, {})
+
+
+LISTENS = """
+import socket, sys
+with socket.create_server(("", 26600)):
+    print("{}", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_another_program_at_the_name_of_a_node_is_passed_over(
+    hosts: Hosts, cluster: slurm.Cluster, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MONARCH_LIVENESS", "9")
+    options["monarch_port"] = 26600
+    hosts.names(LOGIN, {"n0": "127.0.1.1"})
+    try:
+        with (
+            hosts.program(LOGIN, "-c", LISTENS) as other,
+            hosts.program(LOGIN, PROGRAM, json.dumps(options), named=True) as client,
+        ):
+            other.wait_for(lambda line: line == {})
+            places = client.wait_for(lambda line: "places" in line)["places"]
+            assert places == [["n0", "h1"], ["n1", "h2"]]
             client.tell("kill")
             client.wait_for(lambda line: "killed" in line)
     finally:

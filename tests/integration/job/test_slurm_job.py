@@ -498,8 +498,7 @@ def directory(options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     options = {**options, "log_dir": str(options["log_dir"])}
     (tmp_path / "jobs.py").write_text(
-        "from monarch.job import SlurmJob\n"
-        f"training = SlurmJob({{'trainers': 2}}, **{options!r})\n"
+        f"from monarch.job import SlurmJob\ntraining = SlurmJob({{'trainers': 2}}, **{options!r})\n"
     )
     return tmp_path
 

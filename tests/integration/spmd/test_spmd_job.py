@@ -368,7 +368,7 @@ def test_roles_run_on_the_meshes_of_a_job_that_have_their_names(
     roles = [role(name, script, str(tmp_path)) for name in ("trainer", "reader")]
     job = serve(app(*roles), scheduler=LocalJob(["trainer", "loader"]))
     jobs.callback(job.kill)
-    with pytest.raises(JobError, match="the job has no mesh 'reader' for that role; it has trainer"):
+    with pytest.raises(JobError, match=r"the job has no mesh 'reader' .*; it has trainer"):
         job.run_spmd()
     assert list(tmp_path.glob("[0-9]")) == []
 

@@ -16,10 +16,10 @@ from monarch._src.job.trait import JobTrait
 def run(spec: str | None) -> int:
     """Reserve the hosts of `module.attr`, or of the spec of the context; 1 if that failed."""
     contexts = Contexts()
-    job: JobTrait | None = None
+    found: JobTrait | None = None
     try:
         name = contexts.current()
-        job = _job_of(spec or _saved(contexts, name))
+        found = job = _job_of(spec or _saved(contexts, name))
         if spec is not None:
             contexts.save_spec(name, spec)
         reserved = job.reserve(contexts.record(name))
@@ -33,7 +33,9 @@ def run(spec: str | None) -> int:
         print(f"monarch apply: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        left = "is still reserved; `monarch kill` ends it" if job and job.active else "was ended"
+        left = (
+            "is still reserved; `monarch kill` ends it" if found and found.active else "was ended"
+        )
         print(f"monarch apply: interrupted; the job {left}", file=sys.stderr)
         return 130
     return 0
@@ -49,7 +51,7 @@ def _saved(contexts: Contexts, name: str) -> str:
     return spec
 
 
-def _job_of(spec: str) -> Any:
+def _job_of(spec: str) -> JobTrait:
     """The job object that `module.attr` names; imports the module from the working directory.
 
     Raises:

@@ -95,5 +95,3 @@ def _end(roles: Sequence[_RoleRun], interrupt: KeyboardInterrupt | None) -> None
         for one in roles:
             one.thread.join()
         raise
-
-

@@ -41,10 +41,12 @@ class SPMDJob(JobTrait):
     _hosts: JobTrait
 
     def __init__(
-        self, command: Sequence[str], hosts: JobTrait, env: Mapping[str, str] | None = None
-    ) -> None:
+        self, command: Sequence[str] | Sequence[Role], hosts: JobTrait,
+        env: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         """Args:
-        command: a torchrun command, as `serve` takes it.
+        command: a torchrun command, as `serve` takes it; or the roles of an app, whose commands run
+            at once, each on its mesh.
         hosts: a job with the hosts, not applied yet. The command runs on its mesh `workers`, or
             else on its first one.
         env: added to the environment of the ranks.
@@ -54,18 +56,11 @@ class SPMDJob(JobTrait):
             TypeError: the command is no list of text.
         """
         super().__init__()
-        self._set([Role("", torchrun_words(command), dict(env or {}))], hosts)
-
-    @classmethod
-    def _of_roles(cls, roles: Sequence[Role], hosts: JobTrait) -> SPMDJob:
-        """A job whose commands run at once, each on the mesh of its role."""
-        found = object.__new__(cls)
-        JobTrait.__init__(found)
-        found._set(roles, hosts)
-        return found
-
-    def _set(self, roles: Sequence[Role], hosts: JobTrait) -> None:
-        self._roles = list(roles)
+        roles = [one for one in command if isinstance(one, Role)]
+        if not roles:
+            words = torchrun_words(cast("Sequence[str]", command))
+            roles = [Role("", words, dict(env or {}))]
+        self._roles = roles
         self._hosts = hosts
         self._kind = record.kind_of(hosts)
         self._note()
@@ -196,7 +191,7 @@ def serve(
     cfg = dict(scheduler_cfg or {})
     if scheduler == "slurm":
         cfg.update(common_resource(requests, cfg))
-    job = SPMDJob._of_roles(roles, _hosts_job(scheduler, cfg, nodes))
+    job = SPMDJob(roles, _hosts_job(scheduler, cfg, nodes))
     if cached_path is None:
         job.apply()
     else:
@@ -271,14 +266,17 @@ def _hosts_job(scheduler: str | JobTrait, cfg: dict[str, Any], nodes: dict[str, 
 
 def _ssh_hosts(hosts: Any, nodes: Mapping[str, int]) -> dict[str, list[Any]]:
     """The hosts of each mesh, as `scheduler_cfg` names them."""
-    by_mesh = {MESH: hosts} if list(nodes) == [MESH] and not isinstance(hosts, Mapping) else hosts
-    example = dict.fromkeys(nodes, ["h1"]) if list(nodes) != [MESH] else ["h1", "h2"]
+    is_one = list(nodes) == [MESH]
+    example = ["h1", "h2"] if is_one else {mesh: ["h1"] for mesh in nodes}
+    by_mesh: dict[str, Any] = {MESH: hosts} if is_one else {}
+    if isinstance(hosts, Mapping):
+        by_mesh = dict(cast("Mapping[str, Any]", hosts))
     found: dict[str, list[Any]] = {}
     for mesh, count in nodes.items():
-        given = by_mesh.get(mesh) if isinstance(by_mesh, Mapping) else None
+        given: Any = by_mesh.get(mesh)
         if isinstance(given, str) or not isinstance(given, Sequence):
             raise ValueError(f"scheduler 'ssh' needs scheduler_cfg={{'hosts': {example!r}}}")
-        found[mesh] = list(given)
+        found[mesh] = list(cast("Sequence[Any]", given))
         if len(found[mesh]) < count:
             who = "the command" if mesh == MESH else f"the role {mesh!r}"
             raise ValueError(f"{who} asks for {count} nodes, and hosts has {len(found[mesh])}")

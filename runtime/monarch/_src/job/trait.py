@@ -87,6 +87,7 @@ class JobTrait(ABC):
 
     def _wait_for_hosts(self) -> None:
         """Wait until the workers of an applied job listen, if `_create` does not do so."""
+        return
 
     def _is_given_up(self) -> bool:
         """Whether `_state`, or `_wait_for_hosts`, has failed so that the job is to be killed."""

@@ -29,7 +29,7 @@ from monarch._src.net import session_directory as sessions
 from monarch._src.net.hosts import keys
 from monarch._src.net.hosts.keys import Secret
 from monarch._src.net.state.addresses import parse_listening
-from monarch._src.session.workers.options import WorkerOptions
+from monarch._src.session.workers.options import Report, WorkerOptions
 from monarch._src.system import process_table
 
 ANSWER = b"monarch-answer "  # tells answers from the output of shells and profiles
@@ -129,13 +129,7 @@ def _start(said: bytes) -> None:
         if report.problem:
             _answer(Problem(f"the worker did not start: {report.problem}"))
             return
-        port = int(report.listening.rpartition(":")[2])
-        _answer(
-            Started(
-                starting.pid, starting.began, starting.session, str(directory), port,
-                report.others, report.site,
-            )  # fmt: skip
-        )
+        _answer(_started(starting, directory, report))
         kept = _line() == KEEP
     finally:
         if not kept:
@@ -144,6 +138,14 @@ def _start(said: bytes) -> None:
             shutil.rmtree(directory, ignore_errors=True)
     if kept:
         _answer(Done())
+
+
+def _started(starting: Starting, directory: Path, report: Report) -> Started:
+    port = int(report.listening.rpartition(":")[2])
+    return Started(
+        starting.pid, starting.began, starting.session, str(directory), port, report.others,
+        report.site,
+    )  # fmt: skip
 
 
 def _serve(said: bytes) -> None:
@@ -173,13 +175,7 @@ def _serve(said: bytes) -> None:
             shutil.rmtree(own)
             if report.problem:
                 raise OSError(f"the worker did not start: {report.problem}")
-            port = int(report.listening.rpartition(":")[2])
-            _answer(
-                Started(
-                    starting.pid, starting.began, starting.session, str(directory), port,
-                    report.others, report.site,
-                )  # fmt: skip
-            )
+            _answer(_started(starting, directory, report))
             signal.signal(signal.SIGTERM, partial(_leave_to_worker, starting.record("", 0, "")))
             starting.wait_ended()
         finally:

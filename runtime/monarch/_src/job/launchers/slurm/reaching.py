@@ -8,6 +8,7 @@ has reported. The name of a node, and an address that several hosts have, may le
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 
 from monarch._src.errors import HostUnreachableError
 from monarch._src.job.health_check import answering
@@ -73,7 +74,7 @@ def reached(workers: Sequence[Worker], own: Keys, timeout_s: float) -> list[Addr
     answer_s = timeout_s
     with ThreadPoolExecutor(max_workers=min(32, len(workers))) as pool:
         while pending := [one for one in searches if not one.found]:
-            at = list(pool.map(lambda one: one.dial(timeout_s), pending))
+            at = list(pool.map(_Search.dial, pending, repeat(timeout_s)))
             # A worker is dialled once, however many names lead to it.
             different = list(dict.fromkeys(at))
             sites = answering(different, own, answer_s)
