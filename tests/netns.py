@@ -81,6 +81,10 @@ class Hosts:
             self._cable(target), "drop",
         )  # fmt: skip
 
+    def end_silence(self) -> None:
+        """Drop nothing any more."""
+        self._filter("flush", "chain", "bridge", "t", "f")
+
     def translate(self, number: int, outside: int, inside: int) -> None:
         """Have that host reached at the port `inside` by `outside` alone, as behind a NAT."""
         nft = self.command(number, "nft", "add")

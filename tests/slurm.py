@@ -20,6 +20,8 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
+from monarch._src.job.launchers import local_workers
+from monarch._src.net import session_directory as sessions
 from tests import netns
 from tests.leaks import TOKEN_VARIABLE
 
@@ -275,6 +277,21 @@ def cluster_up(
         made.cancel_all()  # workers that are killed with their node leave a directory
     finally:
         made.down()
+
+
+def of_jobs() -> list[Path]:
+    """The directories of jobs here: those of workers, and those of keys."""
+    return list(sessions.base_directory().glob(f"**/{local_workers.PREFIX}*"))
+
+
+def check_nothing_left(cluster: Cluster) -> None:
+    """Fail if there is a job, or a file of one. They are taken away for the next test."""
+    left = cluster.jobs()
+    cluster.cancel_all()
+    files = of_jobs()
+    for path in files:
+        shutil.rmtree(path, ignore_errors=True)
+    assert (left, files) == ([], [])
 
 
 def environment() -> dict[str, str]:

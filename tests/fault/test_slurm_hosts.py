@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +15,6 @@ from typing import Any
 
 import pytest
 
-from monarch._src.job.launchers import local_workers
-from monarch._src.net import session_directory as sessions
 from monarch._src.net.hosts import keys
 from tests import slurm
 from tests.netns import Hosts, hosts_up, v4, why_not
@@ -53,13 +50,7 @@ def cluster(
     """The cluster, in which a test leaves no job, no key, and no directory of a worker."""
     monkeypatch.setenv("SLURM_CONF", str(running_cluster.conf))
     yield running_cluster
-    left = running_cluster.jobs()
-    running_cluster.cancel_all()
-    files = of_jobs()
-    for path in files:  # the next test would find them too
-        shutil.rmtree(path, ignore_errors=True)
-    assert left == []
-    assert files == []
+    slurm.check_nothing_left(running_cluster)
 
 
 @pytest.fixture
@@ -69,11 +60,6 @@ def options(tmp_path: Path) -> dict[str, Any]:
         "log_dir": str(tmp_path / "logs"),
         "env": slurm.environment(),
     }
-
-
-def of_jobs() -> list[Path]:
-    """The directories of jobs here: those of workers, and those of keys."""
-    return list(sessions.base_directory().glob(f"**/{local_workers.PREFIX}*"))
 
 
 def listening(hosts: Hosts, number: int) -> list[str]:
@@ -126,6 +112,32 @@ def test_names_of_nodes_that_lead_astray_lead_to_no_other_host(
             client.wait_for(lambda line: "killed" in line)
     finally:
         hosts.names(LOGIN, {})
+
+
+def test_a_client_that_reaches_one_node_alone_is_told_so_and_goes_through_it(
+    hosts: Hosts, cluster: slurm.Cluster, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MONARCH_LIVENESS", "9")
+    outside = STRANGER
+    at = f"tcp://{v4(1)}:26600"
+    through = {"out_of_cluster": True, "attach_to": at, "bind_to": "tcp://*:26600"}
+    hosts.silence(outside, 2)
+    hosts.silence(2, outside)
+    try:
+        with hosts.program(outside, PROGRAM, json.dumps(options), named=True) as client:
+            error = client.wait_for(lambda line: "error" in line)["error"]
+        assert "none of the addresses of the worker on n1 could be reached" in error
+        assert "if this host is outside the cluster, give out_of_cluster=True" in error
+        told = json.dumps({**options, **through})
+        with hosts.program(outside, PROGRAM, told, named=True) as client:
+            places = client.wait_for(lambda line: "places" in line)["places"]
+            assert places == [["n0", "h1"], ["n1", "h2"]]
+            client.tell("ask 0 1")
+            assert client.wait_for(lambda line: "asked" in line)["asked"] == places[1]
+            client.tell("kill")
+            client.wait_for(lambda line: "killed" in line)
+    finally:
+        hosts.end_silence()
 
 
 LISTENS = """
@@ -208,7 +220,7 @@ def test_a_node_that_is_cut_off_ends_in_errors_that_say_so(
         client.tell("kill")
         client.wait_for(lambda line: "killed" in line)
     cluster.wait_for(cluster.is_idle, "the node does not come back")
-    cluster.wait_for(lambda: not of_jobs(), "the node does not end what it had")
+    cluster.wait_for(lambda: not slurm.of_jobs(), "the node does not end what it had")
 
 
 def test_a_notebook_has_its_nodes_again_after_its_kernel_was_killed_and_gives_them_back(

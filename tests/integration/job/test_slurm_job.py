@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import sys
@@ -16,11 +15,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from monarch._src.job.launchers import local_workers
 from monarch._src.net import session_directory as sessions
 from monarch.actor import Actor, SupervisionError, endpoint, shutdown_context
 from monarch.job import JobError, SlurmJob, open_waits
@@ -94,23 +93,12 @@ def cluster(
     monkeypatch.setenv("SLURM_CONF", str(running_cluster.conf))
     yield running_cluster
     shutdown_context(reason="the test has ended")
-    left = running_cluster.jobs()
-    running_cluster.cancel_all()
-    files = of_jobs()
-    for path in files:  # the next test would find them too
-        shutil.rmtree(path, ignore_errors=True)
-    assert left == []
-    assert files == []
+    slurm.check_nothing_left(running_cluster)
 
 
 @pytest.fixture
 def options(tmp_path: Path) -> dict[str, Any]:
     return {"log_dir": tmp_path / "logs", "env": slurm.environment()}
-
-
-def of_jobs() -> list[Path]:
-    """What jobs have here: directories of workers, keys."""
-    return list(sessions.base_directory().glob(f"**/{local_workers.PREFIX}*"))
 
 
 class Waiting:
@@ -243,6 +231,35 @@ def test_a_torchrun_command_runs_on_the_nodes(
     job.kill()
 
 
+def test_each_role_of_an_app_has_nodes_of_its_own_in_one_allocation_with_its_resource(
+    cluster: slurm.Cluster, options: dict[str, Any], tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "told = [os.environ[name] for name in ('SLURMD_NODENAME', 'WORLD_SIZE')]\n"
+        "gpus = os.environ.get('CUDA_VISIBLE_DEVICES')\n"
+        "Path(sys.argv[1], sys.argv[2] + os.environ['RANK']).write_text(f'{told} {gpus}')\n"
+    )
+    resource = SimpleNamespace(cpu=1, gpu=1, memMB=-1)
+    roles = [
+        SimpleNamespace(
+            name=name, entrypoint="torchrun", args=[str(script), str(tmp_path), name], env={},
+            num_replicas=count, resource=resource,
+        )
+        for name, count in (("trainer", 2), ("reader", 1))
+    ]  # fmt: skip
+    job = serve(SimpleNamespace(roles=roles), "slurm", options, cached_path=tmp_path / "record")
+    job.run_spmd()
+    assert len(cluster.jobs()) == 1
+    told = {name: (tmp_path / name).read_text() for name in ("trainer0", "trainer1", "reader0")}
+    assert told == {
+        "trainer0": "['n0', '2'] 0", "trainer1": "['n1', '2'] 0", "reader0": "['n2', '1'] 0",
+    }  # fmt: skip
+    job.kill()
+
+
 WAITS = """
 import sys, time
 from pathlib import Path
@@ -296,7 +313,7 @@ def test_keys_are_in_no_argument_no_environment_no_log_and_in_nothing_that_other
 ) -> None:
     job = SlurmJob({"trainers": 2}, **options)
     job.state(tmp_path / "job")
-    (own,) = [path for path in of_jobs() if (path / "keys").exists()]
+    (own,) = [path for path in slurm.of_jobs() if (path / "keys").exists()]
     secrets = {json.loads(file.read_text())["secret"] for file in (own / "keys").glob("*.key")}
     assert len(secrets) == 3
     seen = [repr(job), (tmp_path / "job").read_text()]
@@ -486,7 +503,7 @@ def test_a_job_whose_node_fails_ends_in_an_error_that_says_so(
     finally:
         cluster.start_node("n1")
     cluster.wait_for(cluster.is_idle, "the node does not come back")
-    cluster.wait_for(lambda: not of_jobs(), "the node does not end what it had")
+    cluster.wait_for(lambda: not slurm.of_jobs(), "the node does not end what it had")
 
 
 # --- the command line -----------------------------------------------------------------------------
@@ -587,7 +604,7 @@ def test_without_slurm_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(JobError, match=r"sbatch cannot be run .*on a login host of the cluster"):
         SlurmJob({"trainers": 1}, log_dir=tmp_path).apply()
-    assert of_jobs() == []
+    assert slurm.of_jobs() == []
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import Any
 
 from monarch._src.cli.columns import columns
 from monarch._src.errors import HostUnreachableError, JobError, SessionError
