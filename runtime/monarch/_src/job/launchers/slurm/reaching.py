@@ -19,7 +19,7 @@ from monarch._src.net.state.addresses import Address, Attempt, attempts_text, pa
 from monarch._src.wire.ids import host_of_site
 
 
-class _Search:
+class Search:
     """The addresses of a worker that have not been tried, and those that lead elsewhere."""
 
     def __init__(self, worker: Worker) -> None:
@@ -70,11 +70,11 @@ def reached(workers: Sequence[Worker], own: Keys, timeout_s: float) -> list[Addr
     """
     from concurrent.futures import ThreadPoolExecutor  # some ms, for clients with Slurm alone
 
-    searches = [_Search(one) for one in workers]
+    searches = [Search(one) for one in workers]
     answer_s = timeout_s
     with ThreadPoolExecutor(max_workers=min(32, len(workers))) as pool:
         while pending := [one for one in searches if not one.found]:
-            at = list(pool.map(_Search.dial, pending, repeat(timeout_s)))
+            at = list(pool.map(Search.dial, pending, repeat(timeout_s)))
             # A worker is dialled once, however many names lead to it.
             different = list(dict.fromkeys(at))
             sites = answering(different, own, answer_s)
