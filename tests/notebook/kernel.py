@@ -85,11 +85,14 @@ def _is_unfolded(data: dict[str, str]) -> bool:
 
 
 class Kernel:
-    """One kernel and its front end."""
+    """One kernel and its front end, which gives up after `patience_s` seconds without a message."""
 
-    def __init__(self, manager: KernelManager, client: BlockingKernelClient) -> None:
+    def __init__(
+        self, manager: KernelManager, client: BlockingKernelClient, patience_s: float = PATIENCE
+    ) -> None:
         self.manager = manager
         self.client = client
+        self.patience_s = patience_s
 
     def run(self, code: str, *, numbered: bool = True) -> Shown:
         """Execute a cell and wait until it has ended; it counts in `In[...]` if it is numbered."""
@@ -118,7 +121,7 @@ class Kernel:
 
     def _next_message(self) -> dict[str, Any]:
         """The next message of the kernel to all front ends."""
-        return self.client.get_iopub_msg(timeout=PATIENCE)
+        return self.client.get_iopub_msg(timeout=self.patience_s)
 
     def interrupt_when(self, code: str, said: str) -> Shown:
         """Execute a cell and press stop as soon as a line holds that text."""
@@ -225,7 +228,7 @@ class Kernel:
 
     def _reply(self, request: str) -> dict[str, Any]:
         while True:
-            reply = self.client.get_shell_msg(timeout=PATIENCE)
+            reply = self.client.get_shell_msg(timeout=self.patience_s)
             if reply["parent_header"].get("msg_id") == request:
                 return reply["content"]
 

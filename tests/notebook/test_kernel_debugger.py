@@ -31,6 +31,9 @@ class Echo(Actor):
 echo = this_host().spawn_procs({"gpus": 2}).spawn("echo", Echo)
 print(echo.say.call("hello").get().values())
 """
+# The debugger traces each import. Before Python 3.12 `%load_ext` takes nine seconds of a processor
+# under it, and says nothing meanwhile.
+TRACED_PATIENCE_S = 10 * PATIENCE
 LINE = 1 + ECHO.splitlines().index('print(echo.say.call("hello").get().values())')
 
 
@@ -43,7 +46,7 @@ def debugged_kernel(folder: Path) -> Iterator[tuple[LabDebuggerPage, KernelManag
     try:
         client.start_channels()
         client.wait_for_ready(timeout=PATIENCE)
-        page = LabDebuggerPage(Kernel(manager, client))
+        page = LabDebuggerPage(Kernel(manager, client, TRACED_PATIENCE_S))
         page.do(
             "initialize", clientID="jupyterlab", adapterID="python", pathFormat="path",
             linesStartAt1=True, columnsStartAt1=True, supportsVariableType=True,
