@@ -9,8 +9,7 @@ from pathlib import Path
 
 from monarch._src.net.hosts.audit import Audit
 from monarch._src.net.hosts.keys import Keys
-from monarch._src.net.hosts.link_terms import bounds_of
-from monarch._src.net.hosts.link_types import Notice, PeerNamed
+from monarch._src.net.hosts.link_ends import Notice, PeerNamed, bounds_of
 from monarch._src.net.hosts.links import Links
 from monarch._src.net.state.addresses import parse_address
 from monarch._src.net.state.link_actions import LinkState

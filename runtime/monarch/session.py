@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import monarch.actor
 from monarch._src.errors import SessionError
-from monarch._src.mesh.import_ahead import import_ahead
+from monarch._src.mesh.client_imports import import_ahead
 from monarch._src.session.keep import AttachedSession, attach, detach, keep
 from monarch._src.session.listing import (
     Reaped,

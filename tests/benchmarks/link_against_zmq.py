@@ -21,7 +21,7 @@ import zmq
 
 from monarch._src.net.hosts import keys
 from monarch._src.net.hosts.audit import Audit
-from monarch._src.net.hosts.link_terms import bounds_of
+from monarch._src.net.hosts.link_ends import bounds_of
 from monarch._src.net.hosts.links import Links, Notice
 from monarch._src.net.state.access import Role
 from monarch._src.net.state.addresses import Address, Listening

@@ -18,8 +18,7 @@ from typing import Any
 
 from monarch._src.net.hosts import keys
 from monarch._src.net.hosts.audit import Audit
-from monarch._src.net.hosts.link_terms import bounds_of
-from monarch._src.net.hosts.link_types import Notice
+from monarch._src.net.hosts.link_ends import Notice, bounds_of
 from monarch._src.net.hosts.links import Links
 from monarch._src.net.state.access import Role
 from monarch._src.net.state.addresses import parse_address, parse_listening

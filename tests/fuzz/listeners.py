@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import zmq
 
 from monarch._src.net.hosts.keys import Keys
-from monarch._src.net.hosts.link_terms import link_versions
+from monarch._src.net.hosts.link_ends import link_versions
 from monarch._src.net.local.router import SCHEME
 from monarch._src.net.peers import VERSIONS
 from monarch._src.net.session_directory import address_of

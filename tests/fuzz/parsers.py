@@ -20,7 +20,7 @@ from monarch._src.errors import JobError
 from monarch._src.host.status_board import SLOT, Board
 from monarch._src.job import record as job_record
 from monarch._src.job.trait import JobTrait
-from monarch._src.net.hosts.link_terms import link_versions
+from monarch._src.net.hosts.link_ends import link_versions
 from monarch._src.net.state.addresses import parse_address, parse_listening
 from monarch._src.net.state.link import Link
 from monarch._src.net.state.link_actions import Bounds

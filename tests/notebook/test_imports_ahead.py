@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch._src.session.session_snapshots import snapshot_sessions
+from monarch._src.session.listing import snapshot_sessions
 from monarch._src.system.process_table import descendants
 from tests.leaks import PATIENCE_S
 from tests.notebook.kernel import Kernel

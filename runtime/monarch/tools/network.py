@@ -1,5 +1,5 @@
 """The addresses of a host name as text."""
 
-from monarch._src.net.sockaddr import AddrType, get_ipaddr, get_sockaddr
+from monarch._src.net.interfaces import AddrType, get_ipaddr, get_sockaddr
 
 __all__ = ["AddrType", "get_ipaddr", "get_sockaddr"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from monarch._src.net.hosts.audit import Audit
 from monarch._src.net.hosts.keys import Keys
-from monarch._src.net.hosts.link_types import Notice
+from monarch._src.net.hosts.link_ends import Notice
 from monarch._src.net.hosts.links import Links
 from monarch._src.net.state.access import Role
 from monarch._src.net.state.addresses import Address, Listening

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from monarch._src.pickling import class_objects
-from monarch._src.pickling.identities import known
+from monarch._src.pickling.class_objects import known
 from monarch._src.pickling.pickler import dumps, loads
 
 # Two processes: one pickles what the text defines, one unpickles and says what it finds.
@@ -266,23 +266,23 @@ def two_sides() -> Iterator[Callable[..., Any]]:
 
     The tables of this process are put aside meanwhile, those of the other are kept for its next.
     """
-    from monarch._src.pickling import identities
+    from monarch._src.pickling import class_objects
 
-    tables = identities._by_thing, identities._by_identity
+    tables = class_objects._by_thing, class_objects._by_identity
     there: tuple[dict[Any, Any], dict[Any, Any]] = ({}, {})
-    track = identities._track_there
-    identities._track_there = None
+    track = class_objects._track_there
+    class_objects._track_there = None
 
     def receive(value: Any, **options: Any) -> Any:
         payload = dumps(value, **options)
-        identities._by_thing, identities._by_identity = there
+        class_objects._by_thing, class_objects._by_identity = there
         try:
             return loads(payload)
         finally:
-            identities._by_thing, identities._by_identity = tables
+            class_objects._by_thing, class_objects._by_identity = tables
 
     yield receive
-    identities._track_there = track
+    class_objects._track_there = track
 
 
 def test_what_a_process_has_assigned_to_a_class_stays_whatever_comes(

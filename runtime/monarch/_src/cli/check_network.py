@@ -20,8 +20,7 @@ from monarch._src.cli.columns import columns
 from monarch._src.net.hosts import keys
 from monarch._src.net.hosts.audit import Audit
 from monarch._src.net.hosts.keys import Keys
-from monarch._src.net.hosts.link_terms import bounds_of
-from monarch._src.net.hosts.link_types import Notice
+from monarch._src.net.hosts.link_ends import Notice, bounds_of
 from monarch._src.net.hosts.links import Links
 from monarch._src.net.interfaces import (
     first_that_answers,

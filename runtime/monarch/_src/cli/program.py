@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from monarch._src.cli.options import admin, debug, hosts, sessions
+from monarch._src.cli.options import admin, hosts, sessions
 from monarch._src.cli.options.common import Commands, add_command
 from monarch._src.version import VERSION
 
@@ -54,8 +54,8 @@ def parser_and_names() -> tuple[argparse.ArgumentParser, list[str]]:
     )
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for group in (sessions, admin, debug, hosts):
-        group.add(commands)
+    for add in (sessions.add, admin.add, sessions.add_debug, hosts.add):
+        add(commands)
     _add_doctor(commands)
     _add_skill(commands)
     _add_version(commands)

@@ -13,7 +13,7 @@ from monarch._src.cli.columns import columns, duration, memory
 from monarch._src.failures.endpoint_text import endpoint_text
 from monarch._src.failures.report import at_text
 from monarch._src.session import directories
-from monarch._src.session.session_snapshots import SeenSession, snapshot_sessions
+from monarch._src.session.listing import SeenSession, snapshot_sessions
 from monarch._src.shape import Extent
 from monarch._src.wire.messages import MeshState, RankState, Snapshotted
 

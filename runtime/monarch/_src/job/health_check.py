@@ -16,8 +16,7 @@ from typing import Any
 from monarch._src.net.hosts.audit import Audit
 from monarch._src.net.hosts.gateway import ENDS
 from monarch._src.net.hosts.keys import Keys
-from monarch._src.net.hosts.link_terms import bounds_of
-from monarch._src.net.hosts.link_types import Notice, PeerNamed
+from monarch._src.net.hosts.link_ends import Notice, PeerNamed, bounds_of
 from monarch._src.net.hosts.links import Links
 from monarch._src.net.state.addresses import Address
 from monarch._src.net.state.link_actions import LinkUp

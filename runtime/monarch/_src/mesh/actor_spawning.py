@@ -1,25 +1,27 @@
-"""`spawn` of a ProcMesh.
+"""`spawn` of a ProcMesh: the message to the ranks, and the class and its arguments as a pickle.
 
 Runs in: any process, on the calling thread.
 """
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar, cast
 
+from monarch._src.actor.call.pickling_errors import unpicklable
 from monarch._src.actor.checked_names import name_text
 from monarch._src.actor.context import current, origin_now
 from monarch._src.actor.endpoint import MAIN_THREAD, Actor, ActorClass, actor_class
-from monarch._src.actor.run.spawn_context import creator_chain
+from monarch._src.actor.run.spawn_context import creator_chain, received_extras
 from monarch._src.actor.runtime import Runtime
+from monarch._src.actor.serialize import pack_value
 from monarch._src.errors import SupervisionError
 from monarch._src.failures.endpoint_text import is_label
 from monarch._src.failures.report import RankFailure, for_later_call
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors, OwnedActors
-from monarch._src.mesh.constructor_payload import constructor_payload, extra_payloads
-from monarch._src.mesh.mock_registry import mock_of
+from monarch._src.mesh.mock_registry import mock_of, mock_payloads
 from monarch._src.mesh.named_imports import note_imports_of
 from monarch._src.mesh.procs import Procs
 from monarch._src.net.local.leader import FORKED
@@ -28,7 +30,55 @@ from monarch._src.shape import Region
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import SpawnActor, StopActor
 
+_extra_source: Callable[[Any], object] | None = None
 A = TypeVar("A", bound=Actor)
+
+
+def accompany_actors(source: Callable[[Any], object] | None) -> None:
+    """Send an extra value along with every actor that this program spawns on processes.
+
+    `source` is called at each spawn with the ProcMesh that is spawned on. The value it returns, if
+    not None, is unpickled in each process, on the actor's own thread, before the constructor runs;
+    it is useful if unpickling has an effect there. The same holds for bootstrap functions. A proc
+    passes the values it has received on to all that it spawns. None: no extra values are sent.
+    """
+    global _extra_source
+    _extra_source = source
+
+
+def extra_payloads(mesh: Any) -> list[bytes]:
+    """The extra values for a spawn, each pickled by itself: actors can begin without them."""
+    if _extra_source is None:
+        return [*received_extras(), *mock_payloads()]
+    found = _extra_source(mesh)
+    own = [] if found is None else [bytes(pack_value(found).body)]
+    return [*own, *mock_payloads()]
+
+
+def constructor_payload(
+    cls: type[Actor],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    along: Sequence[bytes] = (),
+) -> Payload:
+    """A class and the arguments of its constructor, pickled; TypeError if the arguments do not fit.
+
+    `along`: pickled values that are unpickled before the constructor runs.
+    """
+    try:
+        signature = inspect.signature(cls)
+    except ValueError:
+        signature = None  # some extension types have none; the constructor checks its arguments
+    else:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{cls.__name__}{signature}: {error}") from None
+    try:
+        return pack_value((cls, args, kwargs, *along), own=2, defines=True)
+    except Exception as error:
+        told, cause = unpicklable(cls.__name__, signature, args, kwargs, error, cls)
+        raise told from cause
 
 
 class SpawnsActors:

@@ -35,7 +35,7 @@ from monarch._src.config import raw_environment, settings
 from monarch._src.events import Output, bus
 from monarch._src.failures.report import RankFailure
 from monarch._src.mesh.agent_process import AgentProcess
-from monarch._src.mesh.owned_procs import end_meshes_of
+from monarch._src.mesh.procs import end_meshes_of
 from monarch._src.net import session_directory as sessions
 from monarch._src.net.local.waitable import Waitable
 from monarch._src.system.main_programs import AGENT as AGENT_PROGRAM

@@ -1,6 +1,6 @@
 """The large libraries that this process has imported, for procs that are forked with them.
 
-Runs in: the client and procs that spawn meshes.
+Runs in: the client and procs that spawn meshes. The client may have its host import them ahead.
 
 A rank that imports torch takes two seconds of a processor and 140 MB of its own. Forked from a
 process that has imported torch, it has it at once and shares the memory. The agent imports what is
@@ -18,7 +18,10 @@ from functools import lru_cache
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import cast
 
-from monarch._src.wire.messages import Imports
+from monarch._src.config import AUTO, settings
+from monarch._src.mesh.client import ClientSession, current_session, session
+from monarch._src.mesh.spawn_options import clients_path
+from monarch._src.wire.messages import ImportAhead, Imports
 
 # Libraries that are slow to import and that ranks compute with. Libraries that draw (matplotlib)
 # are left out, and those whose threads do not survive a fork although they start late (jax, polars,
@@ -32,6 +35,8 @@ LIBRARIES = frozenset(
 )  # fmt: skip
 OWN = frozenset(("monarch", "monarch_jupyter"))
 _noted: dict[str, None] = {}
+_told: tuple[ClientSession | None, frozenset[str]] = (None, frozenset())
+"""The session that was last told, and the libraries that were imported or noted then."""
 
 
 def client_imports(path: Sequence[str], env: Mapping[str, str | None]) -> Imports | None:
@@ -145,3 +150,30 @@ def _installed() -> tuple[str, ...]:
     paths = {sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")}
     paths.update(site.getsitepackages(), [site.getusersitepackages()])
     return tuple(f"{path}{os.sep}" for path in paths if path)
+
+
+def import_ahead() -> None:
+    """Have this host import what this program uses of large libraries, for ranks to come.
+
+    The ranks of a mesh that is spawned later have torch, say, as they begin. The program uses what
+    this process has imported, and what actors and functions import that it has sent to ranks. The
+    call returns at once, and has no effect if there is nothing new since the last call. It starts
+    the session of this process if there is none. The notebook calls it after each cell. Without a
+    call, the imports begin as the first mesh is spawned. See the setting `preload`.
+
+    Raises:
+        OSError: there is no place for the session directory, or no process can be started.
+        TypeError, ValueError: a setting in the environment is wrong.
+    """
+    global _told
+    imported = frozenset(LIBRARIES & sys.modules.keys()) | frozenset(noted_libraries())
+    current = current_session()
+    if not imported or (imported == _told[1] and current in (None, _told[0])):
+        return  # a session that was ended since is not started again for this
+    if settings().preload != AUTO:
+        return
+    held = session()
+    imports = client_imports(clients_path(True), held.changed_environment())
+    if imports is not None:
+        held.runtime.routes.tell_agent_at("", ImportAhead(imports))
+        _told = (held, imported)

@@ -19,8 +19,8 @@ from monarch._src.actor.run.endpoint_table import CLASS
 from monarch._src.actor.runtime import runtime
 from monarch._src.actor.serialize import pack_value
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors, CallTarget
+from monarch._src.mesh.actor_spawning import constructor_payload
 from monarch._src.mesh.client import session_for_client
-from monarch._src.mesh.constructor_payload import constructor_payload
 from monarch._src.mesh.mock_registry import mock_of
 from monarch._src.shape import Extent, Region
 from monarch._src.wire.messages import SpawnActor

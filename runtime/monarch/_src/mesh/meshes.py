@@ -24,8 +24,9 @@ from monarch._src.config import for_new_procs, preload_names, settings
 from monarch._src.errors import MeshStoppedError
 from monarch._src.failures.report import at_text
 from monarch._src.host.exec_proc import inherited_python
-from monarch._src.mesh import owned_procs
+from monarch._src.mesh import procs as mesh_procs
 from monarch._src.mesh.actor_mesh import check_in_reach
+from monarch._src.mesh.actor_spawning import extra_payloads
 from monarch._src.mesh.client import (
     KEPT_AND_RESTARTED,
     allow_cleanup,
@@ -34,13 +35,14 @@ from monarch._src.mesh.client import (
     on_remote_mesh,
 )
 from monarch._src.mesh.client_imports import libraries
-from monarch._src.mesh.constructor_payload import extra_payloads
 from monarch._src.mesh.hosts import OF_ALL, OF_THIS_HOST, Handle, Hosts
-from monarch._src.mesh.map.spawning import SpawnsMaps
+from monarch._src.mesh.map.methods import SpawnsMaps
 from monarch._src.mesh.namespace.methods import HasNamespace
 from monarch._src.mesh.output_methods import ChoosesOutput
-from monarch._src.mesh.owned_procs import (
+from monarch._src.mesh.process_groups import HasProcessGroups
+from monarch._src.mesh.procs import (
     OwnedProcs,
+    Procs,
     forget,
     proc_back,
     proc_bootstrapped,
@@ -48,8 +50,6 @@ from monarch._src.mesh.owned_procs import (
     proc_restarting,
     remember,
 )
-from monarch._src.mesh.process_group_methods import HasProcessGroups
-from monarch._src.mesh.procs import Procs
 from monarch._src.mesh.rank_restarts import RestartsRanks
 from monarch._src.mesh.restart_policy import Restart, restart_policy
 from monarch._src.mesh.spawn_options import (
@@ -408,7 +408,7 @@ class ProcMesh(
                 run.terminations.on_site_emptied(uid, site)  # no agent, no procs
         forget(procs)
         if procs.kept and procs.ref.sites:
-            owned_procs.on_kept_mesh_stopped()
+            mesh_procs.on_kept_mesh_stopped()
         return future
 
     def __enter__(self) -> ProcMesh:
@@ -523,7 +523,7 @@ def shared_procs(mesh: ProcMesh) -> Procs:
 
 def owned_meshes() -> list[ProcMesh]:
     """The proc meshes this process has spawned and not stopped, oldest first."""
-    return [owned.mesh for owned in owned_procs.owned_procs()]
+    return [owned.mesh for owned in mesh_procs.owned_procs()]
 
 
 def record_actors_of(mesh: ProcMesh) -> None:

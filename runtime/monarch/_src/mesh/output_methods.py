@@ -53,8 +53,7 @@ class ChoosesOutput:
             SupervisionError: a process of the mesh could not start.
         """
         # Imported here: it needs an event loop, which most programs do without.
-        from monarch._src.actor.inspect.log_levels import set_log_level
-        from monarch._src.mesh.log_rules import checked_rule, sieve_of
+        from monarch._src.mesh.log_rules import checked_rule, set_log_level, sieve_of
 
         rule = checked_rule(stream_to_client, aggregate_window_sec, level)
         run, ref = self._runtime, self._procs.ref

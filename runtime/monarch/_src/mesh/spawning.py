@@ -18,8 +18,7 @@ from monarch._src.errors import MeshStoppedError, SupervisionError
 from monarch._src.failures.report import RankFailure
 from monarch._src.mesh.client import current_session, session_for_client
 from monarch._src.mesh.client_imports import client_imports
-from monarch._src.mesh.owned_procs import pending_proc_count
-from monarch._src.mesh.procs import Procs
+from monarch._src.mesh.procs import Procs, pending_proc_count
 from monarch._src.mesh.restart_policy import Restart
 from monarch._src.mesh.spawn_options import (
     Launch,

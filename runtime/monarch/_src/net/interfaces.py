@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import enum
 import errno
 import os
 import selectors
@@ -23,6 +24,7 @@ from monarch._src.net.state.addresses import (
     Scope,
     attempts_text,
     listening_remedy,
+    scope_of,
 )
 
 
@@ -154,3 +156,55 @@ def _dial(address: Address, timeout_s: float) -> int:
 def platform_text() -> str:
     """The properties of a platform that must be equal for hosts to exchange raw memory."""
     return f"{sys.platform} {sys.byteorder}-endian {8 * ctypes.sizeof(ctypes.c_void_p)} bit"
+
+
+class AddrType(enum.Enum):
+    """Which kind of address: `Default` is IPv6 if the name has such an address, otherwise IPv4."""
+
+    Default = enum.auto()
+    IPv4 = enum.auto()
+    IPv6 = enum.auto()
+
+
+_FAMILIES = {
+    AddrType.Default: (socket.AF_INET6, socket.AF_INET),
+    AddrType.IPv4: (socket.AF_INET,),
+    AddrType.IPv6: (socket.AF_INET6,),
+}
+
+
+def get_ipaddr(hostname: str, port: int, addr_type: AddrType = AddrType.Default) -> str:
+    """An address of that host, such as `127.0.0.1` or `::1`, without brackets.
+
+    Link-local addresses are left out: they mean nothing on other networks.
+
+    Raises:
+        RuntimeError: the name has no such address.
+    """
+    return _resolved(hostname, port, addr_type)[1]
+
+
+def get_sockaddr(hostname: str, port: int) -> str:
+    """An address of that host with the port: `127.0.0.1:8080` or `[::1]:8080`.
+
+    Raises:
+        RuntimeError: the name has no address.
+    """
+    family, address = _resolved(hostname, port, AddrType.Default)
+    return f"[{address}]:{port}" if family == socket.AF_INET6 else f"{address}:{port}"
+
+
+def _resolved(hostname: str, port: int, addr_type: AddrType) -> tuple[int, str]:
+    why = "it has none of that kind"
+    for family in _FAMILIES[addr_type]:
+        try:
+            found = socket.getaddrinfo(hostname, port, family, socket.SOCK_STREAM)
+        except socket.gaierror as error:
+            why = error.strerror or str(error)
+            continue
+        for *_, address in found:
+            host = str(address[0])
+            if scope_of(host.partition("%")[0]) is not Scope.LINK_LOCAL:
+                return family, host
+    kind = "address" if addr_type is AddrType.Default else f"{addr_type.name} address"
+    raise RuntimeError(f"{hostname!r} has no {kind} that others can dial: {why}")

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 from monarch._src.net.hosts.audit import Audit
 from monarch._src.net.hosts.keys import Keys
-from monarch._src.net.hosts.link_terms import bounds_of
-from monarch._src.net.hosts.link_types import Notice, PeerNamed
+from monarch._src.net.hosts.link_ends import Notice, PeerNamed, bounds_of
 from monarch._src.net.hosts.links import Links
 from monarch._src.net.interfaces import first_that_answers
 from monarch._src.net.remote_links import frames_within

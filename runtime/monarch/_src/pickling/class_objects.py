@@ -1,13 +1,17 @@
 """Reduce classes for pickle, and make them again without running code of the user. No I/O.
 
-Runs in: any process; `reduce_class` in the sender, the other functions in the receiver.
+Runs in: any process, any thread; `reduce_class` in the sender, the other functions in the receiver.
 
 A class of a cell or script travels whole, with its attributes, in each message that refers to it.
-It has an identity (`pickling.identities`). A process makes it once, from the first message
-with it, and from then on the class is its own: later messages change nothing in it, so assignments
-of that process are kept. The process where the class statement ran knows it from the start. Only a
-message that defines (a spawn, an update) brings a changed definition, by the rules of
-`pickling.definitions`.
+It gets an identity when it is first pickled, as other named objects do that travel by value. A
+process makes it once, from the first message with it, and from then on the class is its own: later
+messages change nothing in it, so assignments of that process are kept. The process where the class
+statement ran knows it from the start. Only a message that defines (a spawn, an update) brings a
+changed definition, by the rules of `pickling.definitions`.
+
+Only weak references to identified objects are kept, if the object allows them. cloudpickle has a
+table of identities of its own. Where its release allows, ours are entered there as well, so that
+objects that the user pickles with cloudpickle are the same, too.
 
 Making a class runs no code of the user: no `__init_subclass__`, no `__set_name__`, no `__new__`,
 `__init__` or `__prepare__` of a metaclass, no constructor of an enum member. All of these ran with
@@ -23,6 +27,8 @@ import abc
 import enum
 import importlib
 import sys
+import uuid
+import weakref
 from collections.abc import Callable, Mapping
 from types import (
     BuiltinFunctionType,
@@ -33,11 +39,11 @@ from types import (
 from typing import Any, TypeAlias, cast
 
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
+import cloudpickle.cloudpickle as by_value  # pyright: ignore[reportMissingTypeStubs]
 
 from monarch._src.pickling import main_names
 from monarch._src.pickling.annotations import neighbours
 from monarch._src.pickling.definitions import DEFINITION, Definition, redefine
-from monarch._src.pickling.identities import find, known, settle
 
 Reduced: TypeAlias = "tuple[Any, ...]"
 _MEMBERS = "__monarch_members__"  # of an enum that is being made
@@ -55,6 +61,79 @@ _MADE_ANEW = frozenset({
     "__slotnames__", "__slots__", "__weakref__", "_abc_cache", "_abc_impl", "_abc_negative_cache",
     "_abc_negative_cache_version", "_abc_registry", _MEMBERS, DEFINITION,
 })  # fmt: skip
+
+
+class Known:
+    """One object of this process.
+
+    identity: names it in all processes. filled: whether it is complete; False while its attributes
+    are being set.
+    """
+
+    __slots__ = ("filled", "identity", "of")
+
+    def __init__(self, thing: Any, identity: str, *, filled: bool) -> None:
+        self.identity = identity
+        self.filled = filled
+        key = id(thing)
+
+        def on_gone(_: object) -> None:
+            if _by_thing.get(key) is self:
+                del _by_thing[key]
+            if _by_identity.get(identity) is self:
+                del _by_identity[identity]
+
+        try:
+            self.of: Callable[[], Any] = weakref.ref(thing, on_gone)
+        except TypeError:  # a type without weak references; there are few such objects
+            self.of = lambda: thing
+
+
+_by_thing: dict[int, Known] = {}
+_by_identity: dict[str, Known] = {}
+_identity_there = cast(
+    "Callable[[Any], str] | None", getattr(by_value, "_get_or_create_tracker_id", None)
+)
+_track_there = cast(
+    "Callable[[str, Any], Any] | None", getattr(by_value, "_lookup_class_or_track", None)
+)
+
+
+def known(thing: Any) -> Known:
+    """The entry of an object; gives it an identity if it has none."""
+    found = _by_thing.get(id(thing))
+    if found is not None:
+        if found.of() is thing:
+            return found
+        _by_thing.pop(id(thing), None)  # an object without weak references has gone
+    tracked = isinstance(thing, type) and _identity_there is not None
+    identity = cast(Any, _identity_there)(thing) if tracked else uuid.uuid4().hex
+    made = _by_thing.setdefault(id(thing), Known(thing, identity, filled=True))
+    return _by_identity.setdefault(made.identity, made)
+
+
+def find(identity: str) -> Any | None:
+    """The object of that identity, if this process has it."""
+    found = _by_identity.get(identity)
+    return None if found is None else found.of()
+
+
+def settle(identity: str, thing: Any, *, filled: bool) -> Any:
+    """Give an object that identity. Returns the object that has it, if another thread was faster.
+
+    Atomic without a lock, because `dict.setdefault` is.
+    """
+    made = Known(thing, identity, filled=filled)
+    there = _by_identity.setdefault(identity, made)
+    found = there.of()
+    if found is None:  # that object has gone meanwhile
+        _by_identity[identity] = there = made
+        found = thing
+    if there is made:
+        _by_thing[id(thing)] = made
+        if isinstance(thing, type) and _track_there is not None:
+            _track_there(identity, thing)
+    return found
 
 
 # --- in the sender --------------------------------------------------------------------------------

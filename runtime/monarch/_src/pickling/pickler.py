@@ -36,6 +36,13 @@ import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
 from monarch._src.pickling import annotations, main_names
 from monarch._src.pickling.annotations import neighbours
+from monarch._src.pickling.array_reductions import (
+    Memory,
+    reduce_array,
+    reduce_storage,
+    reduce_tensor,
+    substitute_of,
+)
 from monarch._src.pickling.class_objects import (
     is_of_a_statement,
     reduce_class,
@@ -43,13 +50,6 @@ from monarch._src.pickling.class_objects import (
     travels_by_value,
 )
 from monarch._src.pickling.code_objects import reduce_code
-from monarch._src.pickling.numpy_subclasses import reduce_array
-from monarch._src.pickling.torch_storages import (
-    Memory,
-    reduce_storage,
-    reduce_tensor,
-    substitute_of,
-)
 from monarch._src.pickling.wrappers import (
     INHERITED,
     REDUCERS,
@@ -546,3 +546,16 @@ def _lifted(value: object, own: int, done: dict[int, _Lifted]) -> object:
         items = cast("dict[object, object]", value).items()
         return {k: _lifted(v, own - 1, done) for k, v in items}
     return value
+
+
+def why_not_sent(value: object) -> str | None:
+    """Why a call could not carry this value, on one line; None if it could.
+
+    The value is pickled as an answer is, by the runtime's own pickler; large buffers in it are not
+    copied.
+    """
+    try:
+        dumps(value, loose=True)
+    except Exception as error:
+        return " ".join(str(error).split()) or type(error).__name__
+    return None

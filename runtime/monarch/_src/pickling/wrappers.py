@@ -4,7 +4,7 @@ pickle refers to some of them by a name of `__main__`, which no other process ha
 `NewType`, `ParamSpec`). It refuses others, which contain a lock or weak references
 (`cached_property` before Python 3.12, `singledispatch`) or cannot be made again without their
 function (`partialmethod` from Python 3.14 on). Here each is made again from its parts, with an
-empty cache and a free lock. Names of types keep their identity (`pickling.identities`), so
+empty cache and a free lock. Names of types keep their identity (`pickling.class_objects`), so
 that `is` and `==` still hold.
 """
 
@@ -21,8 +21,7 @@ from types import CellType, FunctionType
 from typing import Any, TypeAlias, cast
 
 from monarch._src.pickling import main_names
-from monarch._src.pickling.class_objects import is_importable
-from monarch._src.pickling.identities import find, known, settle
+from monarch._src.pickling.class_objects import find, is_importable, known, settle
 
 Reduced: TypeAlias = "tuple[Any, ...] | str"
 _LRU: type[Any] = type(functools.lru_cache(lambda: None))

@@ -23,7 +23,7 @@ from monarch._src.config import settings
 from monarch._src.errors import SessionError
 from monarch._src.failures.report import RankFailure
 from monarch._src.mesh import client as own
-from monarch._src.mesh import owned_procs
+from monarch._src.mesh import procs as mesh_procs
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors, OwnedActors, call_target_of
 from monarch._src.mesh.agent_process import AgentProcess
 from monarch._src.mesh.client import (
@@ -40,12 +40,11 @@ from monarch._src.mesh.meshes import (
     shared_procs,
     this_host,
 )
-from monarch._src.mesh.owned_procs import OwnedProcs, proc_bootstrapped, proc_ready, remember
-from monarch._src.mesh.procs import Procs
+from monarch._src.mesh.procs import OwnedProcs, Procs, proc_bootstrapped, proc_ready, remember
 from monarch._src.net.peers import COMPARED
 from monarch._src.net.session_directory import address_of
 from monarch._src.session.directories import Session as Found
-from monarch._src.session.names import check_free, check_name, find, names_locked
+from monarch._src.session.directories import check_free, check_name, find_kept, names_locked
 from monarch._src.session.records import LONGEST_PROGRAM
 from monarch._src.session.remote_keep import RemoteKeep
 from monarch._src.session.state.rollcall import PATIENCE_S
@@ -392,7 +391,7 @@ def attach(name: str | None = None, *, take: bool = False) -> AttachedSession:
     with own.lock:
         _only_in_a_client()
         _check_no_own_meshes()
-        found = find(name)
+        found = find_kept(name)
         kept, agent = found.kept, found.agent
         if kept is None or agent is None:
             raise SessionError(f"the session {name!r} has just ended")
@@ -501,7 +500,7 @@ def _release_kept(session: ClientSession) -> bool:
 
 
 own.release_kept = _release_kept
-owned_procs.on_kept_mesh_stopped = lambda: own.on_remote_mesh(None)
+mesh_procs.on_kept_mesh_stopped = lambda: own.on_remote_mesh(None)
 
 
 class InheritedActors(Actors):

@@ -25,8 +25,7 @@ from monarch._src.config import settings
 from monarch._src.errors import HostUnreachableError
 from monarch._src.net.hosts import keys
 from monarch._src.net.hosts.audit import Audit
-from monarch._src.net.hosts.link_terms import bounds_of
-from monarch._src.net.hosts.link_types import Notice, PeerNamed
+from monarch._src.net.hosts.link_ends import Notice, PeerNamed, bounds_of
 from monarch._src.net.hosts.links import Links
 from monarch._src.net.interfaces import first_that_answers
 from monarch._src.net.remote_links import frames_within

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from monarch._src.shape.extent import Extent, Region
-from monarch._src.shape.labels import dims_text
+from monarch._src.shape.extent import Extent, Region, dims_text
 from monarch._src.shape.ndslice import NDSlice
 
 

@@ -17,8 +17,7 @@ from reprlib import Repr
 from typing import Any, Generic, TypeVar, cast
 
 from monarch._src.shape.coordinates import Coordinates, coordinates_of
-from monarch._src.shape.extent import Extent, Point, Region
-from monarch._src.shape.labels import dims_text
+from monarch._src.shape.extent import Extent, Point, Region, dims_text
 from monarch._src.shape.mesh_ops import MeshTrait
 from monarch._src.shape.run_length import Runs, fold
 from monarch._src.shape.shape import Shape

@@ -17,8 +17,8 @@ from typing import Any
 from monarch._src.actor.background import returns_future
 from monarch._src.errors import ActorError
 from monarch._src.events import MeshStopped, RankFailed, RankRestarting, bus
-from monarch._src.mesh.device_mesh import DeviceMeshRef
 from monarch._src.mesh.meshes import ProcMesh, shared_procs
+from monarch._src.mesh.process_groups import DeviceMeshRef
 from monarch._src.shape import Region
 from monarch._src.spmd.group_plan import (
     CPU,

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from monarch._src.net.hosts import keys
 from monarch._src.net.hosts.keys import Keys
-from monarch._src.net.hosts.link_terms import link_versions
+from monarch._src.net.hosts.link_ends import link_versions
 from monarch._src.net.state.access import Role, fingerprint
 from monarch._src.net.state.addresses import Address
 from monarch._src.net.state.link_actions import Bounds, LinkUp, PeerLeft, PeerLost, PeerRefused

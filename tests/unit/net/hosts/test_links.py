@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from monarch._src.net.hosts import link_terms, links
+from monarch._src.net.hosts import link_ends, links
 from monarch._src.net.state.access import Role
 from monarch._src.net.state.addresses import Listening, parse_listening
 from monarch._src.net.state.link import NoRoomError
@@ -156,7 +156,7 @@ FIELDS = ("protocol", "link", "monarch", "python", "cloudpickle", "platform", "t
 
 def test_what_is_compared_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(__version__="2.13.0+cpu"))
-    assert tuple(link_terms.link_versions()) == FIELDS
+    assert tuple(link_ends.link_versions()) == FIELDS
 
 
 @pytest.mark.parametrize("dialled", [True, False], ids=["the owner differs", "the worker differs"])
@@ -164,7 +164,7 @@ def test_what_is_compared_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_versions_that_differ_are_told_on_both_sides(
     make_party: Make, job_keys: Load, monkeypatch: pytest.MonkeyPatch, field: str, dialled: bool
 ) -> None:
-    mine = {**link_terms.link_versions(), "torch": "2.13.0"}
+    mine = {**link_ends.link_versions(), "torch": "2.13.0"}
     said = iter([mine, {**mine, field: "1.2.3"}] if dialled else [{**mine, field: "1.2.3"}, mine])
     monkeypatch.setattr(links, "link_versions", lambda: next(said))
     worker = make_party("worker-1", job_keys(Role.WORKER))

@@ -1,6 +1,7 @@
-"""The actor that runs the items of a map on a rank.
+"""The actors that run the items of a map, or submitted functions, on a rank.
 
-Runs in: procs. Each map spawns a mesh of it, with the function, and stops it at its end.
+Runs in: procs. Each map spawns a mesh of `Map`, with the function, and stops it at its end. A mesh
+of `Tasks` is there while functions are submitted, or run.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ MOST_BYTES = 16 << 20
 """Bytes of values after which no further item of a chunk is begun."""
 _SMALL = frozenset([bool, int, float, type(None)])
 NamePair: TypeAlias = "tuple[list[str], list[str]]"
+Call: TypeAlias = "tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]"
 
 
 class Answer(NamedTuple):
@@ -212,3 +214,20 @@ def _described(error: BaseException) -> RankFailure:
     if isinstance(error, EOFError):
         return replace(failure, message=without_keyboard(failure))
     return failure
+
+
+class Tasks(Map):
+    """Runs one function after another, each with its arguments."""
+
+    __monarch_label__ = "the submitted function"
+
+    def __init__(self) -> None:
+        super().__init__(self._call, stops_at_error=False, longest_s=math.inf)
+
+    def _call(self, call: Call) -> Any:
+        __tracebackhide__ = True
+        function, args, kwargs = call
+        found = name_scopes.bind(function, vars(sys.modules[MAIN]))
+        self._conflicts.of_rank += found.of_rank
+        self._conflicts.of_sender += found.of_sender
+        return function(*args, **kwargs)

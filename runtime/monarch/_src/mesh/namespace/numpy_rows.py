@@ -18,7 +18,7 @@ from monarch._src.mesh.namespace.kinds import (
     slice_of,
     type_of,
 )
-from monarch._src.pickling.numpy_subclasses import info_of, own_attributes
+from monarch._src.pickling.array_reductions import info_of, own_attributes
 
 # Kinds of dtypes of which a wider one has all values of a narrower one: integers, unsigned
 # integers, floats, complex numbers, text and bytes. Between kinds numpy loses values: int64 and

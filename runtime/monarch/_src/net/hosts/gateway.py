@@ -24,8 +24,7 @@ import msgspec
 
 from monarch._src.net.hosts.audit import Audit
 from monarch._src.net.hosts.keys import Keys
-from monarch._src.net.hosts.link_terms import bounds_of
-from monarch._src.net.hosts.link_types import Notice
+from monarch._src.net.hosts.link_ends import Notice, bounds_of
 from monarch._src.net.hosts.links import Links
 from monarch._src.net.node import AT_ONCE, Node
 from monarch._src.net.remote_links import frames_within

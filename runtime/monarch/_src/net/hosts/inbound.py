@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from monarch._src.net.hosts.authenticator import who_sent
-from monarch._src.net.hosts.link_types import LinkEnd
+from monarch._src.net.hosts.link_ends import LinkEnd
 from monarch._src.net.state.access import LONGEST_NAME, Names, Role
 from monarch._src.net.state.link import Link
 from monarch._src.wire.frames import Buffer, FrameError

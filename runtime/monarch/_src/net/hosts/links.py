@@ -27,9 +27,8 @@ from monarch._src.net.hosts.audit import Audit
 from monarch._src.net.hosts.authenticator import Gate
 from monarch._src.net.hosts.inbound import Accepted, NotHeardError
 from monarch._src.net.hosts.keys import Keys
+from monarch._src.net.hosts.link_ends import LinkEnd, Notice, PeerNamed, link_versions
 from monarch._src.net.hosts.link_poll import LinkPoll, is_readable
-from monarch._src.net.hosts.link_terms import link_versions
-from monarch._src.net.hosts.link_types import LinkEnd, Notice, PeerNamed
 from monarch._src.net.hosts.outbound import Dialled
 from monarch._src.net.hosts.zmq_sockets import (
     FAILURES,

@@ -20,8 +20,8 @@ from typing import Any
 import zmq
 
 from monarch._src.net.hosts.keys import Keys
+from monarch._src.net.hosts.link_ends import LinkEnd
 from monarch._src.net.hosts.link_poll import LinkPoll
-from monarch._src.net.hosts.link_types import LinkEnd
 from monarch._src.net.hosts.zmq_sockets import FAREWELL_S, OF_DIALLED, dialling, events_of, watch
 from monarch._src.net.state.access import fingerprint, is_name
 from monarch._src.net.state.addresses import Address

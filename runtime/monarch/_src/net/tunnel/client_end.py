@@ -26,8 +26,7 @@ import msgspec
 
 from monarch._src.net.hosts import keys
 from monarch._src.net.hosts.audit import Audit
-from monarch._src.net.hosts.link_terms import bounds_of
-from monarch._src.net.hosts.link_types import Notice, PeerNamed
+from monarch._src.net.hosts.link_ends import Notice, PeerNamed, bounds_of
 from monarch._src.net.hosts.links import Links
 from monarch._src.net.state.access import TRUST_ALL, Role
 from monarch._src.net.state.addresses import parse_address

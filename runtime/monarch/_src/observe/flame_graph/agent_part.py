@@ -16,8 +16,7 @@ from monarch._src.host.parts import AgentView, Handlers, Part
 from monarch._src.host.state.procs import Mesh, ProcState
 from monarch._src.observe.flame_graph import py_spy_record
 from monarch._src.observe.flame_graph.py_spy_record import MOST_RANKS, Job, Order, SampledRank
-from monarch._src.observe.reader_child import start_reader
-from monarch._src.observe.stacks.py_spy import find_py_spy, not_installed
+from monarch._src.observe.stacks.py_spy import find_py_spy, not_installed, start_reader
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.ids import OBSERVER
 from monarch._src.wire.messages import SampleStacks, StacksSampled

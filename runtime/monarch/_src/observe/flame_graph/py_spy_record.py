@@ -1,6 +1,6 @@
 """Samples the stacks of ranks with py-spy, all at the same time.
 
-Runs in: a child of the host agent, one for each request (`main`). See `observe.reader_child`.
+Runs in: a child of the host agent, one for each request (`main`). See `observe.stacks.py_spy`.
 Owns: the runs of py-spy, one for each rank. They end with this process.
 """
 

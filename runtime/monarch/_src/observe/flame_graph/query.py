@@ -13,7 +13,7 @@ from monarch._src.mesh.actor_mesh import ActorMesh
 from monarch._src.mesh.client import current_session
 from monarch._src.mesh.meshes import ProcMesh
 from monarch._src.mesh.selected_procs import procs_of
-from monarch._src.observe.flame_graph.state import svg
+from monarch._src.observe.flame_graph.state import tree
 from monarch._src.observe.flame_graph.state.samples import MOST_RATE, MOST_SECONDS
 from monarch._src.observe.flame_graph.state.tree import Tree, file_name
 from monarch._src.observe.stacks.query import owned_procs
@@ -54,7 +54,7 @@ class FlameGraph:
 
         `name_file` gives the name that is shown for a path; by default its last part.
         """
-        return svg.svg(self._tree, width, name_file)
+        return tree.svg(self._tree, width, name_file)
 
     def text(self, name_file: Callable[[str], str] = file_name) -> str:
         """The functions with the most samples of their own, a line each; see `svg`."""

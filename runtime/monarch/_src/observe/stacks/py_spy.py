@@ -1,8 +1,9 @@
 """Reads the stacks of ranks with py-spy, from outside: they may hold the GIL or be stopped.
 
-Runs in: the host agent (`Looks`), and a child of it for each request (`main`). The child runs
-py-spy on the given processes, several at a time, and answers with grouped stacks; the agent only
-starts the child and reads its answer.
+Runs in: the host agent (`Looks`, `start_reader`), on its one thread, and a child of it for each
+request (`main`). The child runs py-spy on the given processes, several at a time, and answers with
+grouped stacks. The agent must not wait for py-spy, nor for a full pipe: the order is in a file, and
+the agent reads the output as the selector says that there is some.
 Owns: that child. It ends by itself at the deadline (SIGALRM), and with the agent; py-spy ends with
 the child.
 """
@@ -15,15 +16,17 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
-from monarch._src.observe.reader_child import start_reader
+import monarch
 from monarch._src.observe.stacks.state import grouping
 from monarch._src.observe.stacks.state.grouping import Look
 from monarch._src.system import process_table
@@ -31,12 +34,65 @@ from monarch._src.system.process import die_with_parent
 from monarch._src.wire.messages import EndpointWait, MeshStacks, StacksRead
 from monarch._src.wire.msgpack_text import UNREADABLE
 
+_ROOT = str(Path(monarch.__file__).parent.parent)
+_PROGRAM = (
+    "import sys, importlib; sys.path[:] = [p for p in sys.path if p]; "
+    "root, name = sys.argv[1:]; root in sys.path or sys.path.append(root); "
+    "importlib.import_module(name).main()"
+)
 PY_SPY = "py-spy"
 INSTALL = "pip install 'monarch-jupyter[stacks]'"
 ONE_S = 10.0  # limit for one process, which takes some 30 ms
 SPARE_S = 1.0  # from the deadline to the signal that enforces it
 MOST_AT_ONCE = 16
 _CHUNK = 1 << 20
+
+
+def start_reader(
+    selector: selectors.BaseSelector,
+    module: str,
+    order: bytes,
+    ended: Callable[[bytes, int], None],
+) -> None:
+    """Run `main` of a module in a child, with the order as its standard input.
+
+    `ended` is called with its output and its exit status.
+
+    Raises:
+        OSError: the process could not be started.
+    """
+    with tempfile.TemporaryFile() as file:
+        file.write(order)
+        file.seek(0)
+        child = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, _ROOT, module],
+            stdin=file,
+            stdout=subprocess.PIPE,
+            cwd="/",
+            start_new_session=True,
+        )
+    assert child.stdout is not None
+    out = child.stdout
+    os.set_blocking(out.fileno(), False)
+    output = bytearray()
+    selector.register(out, selectors.EVENT_READ, lambda: _read(selector, child, out, output, ended))
+
+
+def _read(
+    selector: selectors.BaseSelector,
+    child: subprocess.Popen[bytes],
+    out: IO[bytes],
+    output: bytearray,
+    ended: Callable[[bytes, int], None],
+) -> None:
+    try:
+        while data := os.read(out.fileno(), _CHUNK):
+            output += data
+    except BlockingIOError:
+        return
+    selector.unregister(out)
+    out.close()
+    ended(bytes(output), child.wait())  # end-of-file came from its exit
 
 
 class Subject(msgspec.Struct, array_like=True):

@@ -12,8 +12,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, cast
 
 from monarch._src.actor.inspect.safe_repr import attributes_of, items_of
-from monarch._src.observe.stacks.awaited import Awaited, awaited_by, task_on
-from monarch._src.observe.stacks.blocked import blocked_on
+from monarch._src.observe.stacks.waiting import Awaited, awaited_by, blocked_on, task_on
 from monarch._src.wire.messages import Call, EndpointWait
 
 if TYPE_CHECKING:

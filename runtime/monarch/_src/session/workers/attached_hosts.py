@@ -27,7 +27,7 @@ from monarch._src.mesh.host_links import GatewayAddress
 from monarch._src.net.hosts.audit import Audit
 from monarch._src.net.hosts.gateway import ENDS, Gateway
 from monarch._src.net.hosts.keys import Keys
-from monarch._src.net.hosts.link_types import Notice, PeerNamed
+from monarch._src.net.hosts.link_ends import Notice, PeerNamed
 from monarch._src.net.local.interrupt import GuardedLock
 from monarch._src.net.session_directory import address_of
 from monarch._src.net.state.addresses import Address, Scope, parse_address

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from monarch._src.host.owner import AgentServices
 from monarch._src.net.hosts.gateway import ENDS, Gateway
-from monarch._src.net.hosts.link_types import Notice
+from monarch._src.net.hosts.link_ends import Notice
 from monarch._src.net.state.access import Role
 from monarch._src.net.state.link_actions import Room
 from monarch._src.net.tunnel.connections import Tunnels

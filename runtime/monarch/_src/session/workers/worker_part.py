@@ -26,8 +26,7 @@ from monarch._src.host.state.host import Host
 from monarch._src.net.hosts.audit import Audit
 from monarch._src.net.hosts.gateway import ENDS, Gateway
 from monarch._src.net.hosts.keys import Keys
-from monarch._src.net.hosts.link_terms import bounds_of
-from monarch._src.net.hosts.link_types import Notice
+from monarch._src.net.hosts.link_ends import Notice, bounds_of
 from monarch._src.net.interfaces import interface_addresses, resolve
 from monarch._src.net.node import Node
 from monarch._src.net.state.access import Role

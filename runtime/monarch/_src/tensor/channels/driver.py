@@ -24,7 +24,7 @@ from monarch._src.actor.endpoint import actor_class
 from monarch._src.actor.future import Future
 from monarch._src.errors import MeshStoppedError, SupervisionError
 from monarch._src.events import MeshStopped, RankFailed, RankRestarting, bus
-from monarch._src.mesh.constructor_payload import constructor_payload, extra_payloads
+from monarch._src.mesh.actor_spawning import constructor_payload, extra_payloads
 from monarch._src.mesh.meshes import ProcMesh
 from monarch._src.shape import Region
 from monarch._src.spmd.process_group import is_on_one_host

@@ -21,16 +21,23 @@ from monarch._src.wire.messages.actors import (
     THROWN,
     WROTE,
     ActorFailed,
+    Answer,
+    AnswerRun,
+    Answers,
     Bootstrap,
     Bootstrapped,
     Call,
     CancelCall,
+    Cast,
+    CastTree,
     Creator,
     Probe,
     Reply,
     SpawnActor,
     StopActor,
     StopProc,
+    TreeDone,
+    TreeStuck,
     Undelivered,
 )
 from monarch._src.wire.messages.agent import (
@@ -66,15 +73,6 @@ from monarch._src.wire.messages.base import (
     Hello,
     Message,
     Refused,
-)
-from monarch._src.wire.messages.casts import (
-    Answer,
-    AnswerRun,
-    Answers,
-    Cast,
-    CastTree,
-    TreeDone,
-    TreeStuck,
 )
 from monarch._src.wire.messages.debugger import (
     AskBridge,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 from monarch._src.observe.flame_graph.state.samples import WAITS, of_mesh
-from monarch._src.observe.flame_graph.state.svg import svg
-from monarch._src.observe.flame_graph.state.tree import Tree
+from monarch._src.observe.flame_graph.state.tree import Tree, svg
 from monarch._src.wire.messages import MeshSamples, StackFrame
 
 SVG = "{http://www.w3.org/2000/svg}"
