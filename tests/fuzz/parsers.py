@@ -31,11 +31,11 @@ from monarch._src.rdma.handle import Handle, Owner
 from monarch._src.rdma.verbs import protocol
 from monarch._src.rdma.verbs.device_choice import ChosenPort
 from monarch._src.session import directories, records
-from monarch._src.wire import link_protocol, metrics_codec, process_codec, table_codec
+from monarch._src.wire import link_protocol, process_codec, table_codec
 from monarch._src.wire.frames import FrameError, Payload, decode, encode
 from monarch._src.wire.messages import AnyMessage, Message
-from monarch._src.wire.metrics_codec import Counted, Figures, Key, MeasureFigures, MeasureKey
 from monarch._src.wire.msgpack_text import UNREADABLE
+from monarch._src.wire.process_codec import Counted, Figures, Key, MeasureFigures, MeasureKey
 from monarch._src.wire.segment_refs import InSegment
 from monarch._src.wire.stream import Splitter, StreamError, pack
 from monarch_jupyter.errors import CommandError
@@ -383,7 +383,7 @@ def parsers(folder: Path, board: Board) -> list[Parser]:
         Parser("a message", decode, (FrameError,), message_frames(valid_messages())),
         Parser("a link's", _link_says, (FrameError,), link_frames(valid_link_frames())),
         Parser(
-            "figures", lambda body: metrics_codec.unpacked(Payload(body)), UNREADABLE,
+            "figures", lambda body: process_codec.unpacked_metrics(Payload(body)), UNREADABLE,
             bodies([COUNTED]),
         ),
         Parser("actors", lambda body: process_codec.unpacked_actors(Payload(body)), UNREADABLE,

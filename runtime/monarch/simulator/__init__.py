@@ -2,7 +2,7 @@
 `docs/how-to/plan_a_run.md`. It imports torch.
 """
 
-from monarch._src.tensor.simulation.costs import Machine
+from monarch._src.tensor.simulation.costs import Machine, SimulatedTask
 from monarch._src.tensor.simulation.simulator import (
     OperationTotal,
     SimulatedMesh,
@@ -10,7 +10,6 @@ from monarch._src.tensor.simulation.simulator import (
     Simulator,
     set_meta,
 )
-from monarch._src.tensor.simulation.timeline import SimulatedTask
 from monarch.actor import context as _context  # registers this process as a client
 
 del _context

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from monarch._src.shape import Extent
-from monarch._src.spmd.elastic_env import elastic_variables, position_of, visible_devices
+from monarch._src.spmd.actor import elastic_variables, position_of, visible_devices
 
 
 def test_a_rank_has_the_variables_that_torchrun_sets() -> None:

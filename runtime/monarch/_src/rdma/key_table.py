@@ -51,7 +51,7 @@ class Entry(msgspec.Struct, frozen=True):
     """A live region. `segment`: the owner's descriptor of the shared file that contains it, or -1.
 
     For memory of a GPU, `address` is the GPU's; `segment` is GPU minus the number of its
-    allocation in the export table (`cuda/export_table.py`), and `file` that entry's generation.
+    allocation in the export table (`cuda/exports.py`), and `file` that entry's generation.
     """
 
     key: bytes

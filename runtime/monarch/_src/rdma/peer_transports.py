@@ -16,8 +16,7 @@ from collections.abc import Callable, Collection
 from monarch._src.config import settings
 from monarch._src.net.streams.sockets import Connector
 from monarch._src.rdma.handle import Handle, Owner
-from monarch._src.rdma.transports.base import OwnerGone, Transport, TransportFailed
-from monarch._src.rdma.transports.choice import Choice, Why
+from monarch._src.rdma.transports.base import Choice, OwnerGone, Transport, TransportFailed, Why
 from monarch._src.rdma.transports.cma import CmaLink
 from monarch._src.rdma.transports.cuda_ipc import CudaIpcLink
 from monarch._src.rdma.transports.local_peer import Peer, is_alive, process_of

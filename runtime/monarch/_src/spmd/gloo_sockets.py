@@ -43,8 +43,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from monarch._src.actor.runtime import runtime_or_none
-from monarch._src.spmd.forwarding_store import forwarding_store
 from monarch._src.spmd.socket_updates import encode, updates
+from monarch._src.spmd.stores import forwarding_store
 from monarch._src.spmd.torch_modules import distributed_c10d, torch_distributed
 from monarch._src.wire.ids import AGENT
 from monarch._src.wire.messages import KeepSockets

@@ -24,9 +24,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from monarch._src.spmd import gloo_sockets, rank_watch
-from monarch._src.spmd.abortable_store import FIRST_PAUSE_S, LONGEST_PAUSE_S, abortable
 from monarch._src.spmd.collective_errors import Failure, StoreEndedError, failure_of
 from monarch._src.spmd.rank_watch import REASON_S, RankWatch
+from monarch._src.spmd.stores import FIRST_PAUSE_S, LONGEST_PAUSE_S, abortable
 from monarch._src.spmd.torch_modules import distributed_c10d
 
 R = TypeVar("R")

@@ -29,7 +29,6 @@ from monarch._src.mesh.process_groups import (
     keep_device_mesh,
 )
 from monarch._src.spmd import gloo_sockets, group_making
-from monarch._src.spmd.abortable_store import abortable
 from monarch._src.spmd.group_plan import CPU, JoinPlan, RankLook, backend_names
 from monarch._src.spmd.left_calls import (
     call_state,
@@ -46,6 +45,7 @@ from monarch._src.spmd.rendezvous import (
     store_at,
 )
 from monarch._src.spmd.state.group_watch import Absence, CallState
+from monarch._src.spmd.stores import abortable
 from monarch._src.spmd.torch_modules import (
     device_mesh_module,
     distributed_c10d,

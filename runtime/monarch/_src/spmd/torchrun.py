@@ -34,15 +34,15 @@ from monarch._src.mesh.client import keeps_new_meshes
 from monarch._src.mesh.meshes import HostMesh, ProcMesh, this_host
 from monarch._src.mesh.restart_policy import LaterRestart
 from monarch._src.net.local.interrupt import GuardedLock, uninterrupted
-from monarch._src.spmd.actor import Script
-from monarch._src.spmd.elastic.script_driver import ScriptDriver
-from monarch._src.spmd.elastic.script_requests import Arrival
-from monarch._src.spmd.elastic_env import (
+from monarch._src.spmd.actor import (
     MAX_RESTARTS,
     RESTART_COUNT,
+    Script,
     elastic_variables,
     position_of,
 )
+from monarch._src.spmd.elastic.script_driver import ScriptDriver
+from monarch._src.spmd.elastic.script_requests import Arrival
 from monarch._src.spmd.elastic_setup import serve_store
 from monarch._src.spmd.process_group import is_on_one_host, watched_members
 from monarch._src.spmd.torchrun_arguments import Launch, TorchrunArgumentError, parse_arguments

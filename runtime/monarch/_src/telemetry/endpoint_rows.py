@@ -35,8 +35,8 @@ from monarch._src.telemetry.program_rows import (
     span_row,
 )
 from monarch._src.wire.messages import ReadMetrics
-from monarch._src.wire.metrics_codec import Counted, Key, MeasureKey, unpacked
 from monarch._src.wire.msgpack_text import UNREADABLE
+from monarch._src.wire.process_codec import Counted, Key, MeasureKey, unpacked_metrics
 
 Side = Literal["caller", "callee"]
 
@@ -227,7 +227,7 @@ def _counted(question: ProcQuery) -> dict[int, Counted]:
     found: dict[int, Counted] = {}
     for rank, payload in sorted(question.answers.items()):
         try:
-            found[rank] = unpacked(payload) if payload.body else Counted()
+            found[rank] = unpacked_metrics(payload) if payload.body else Counted()
         except UNREADABLE as error:
             question.failures[rank] = f"its answer could not be read: {error}"
     return found

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from monarch._src.actor.attribution import Attribution, current_attribution
 from monarch._src.actor.state.program_metrics import TELEMETRY, Measure, attributes_of
 from monarch._src.telemetry.opentelemetry import otel_meter
-from monarch._src.wire.metrics_codec import MeasureKey, MeasureKind
+from monarch._src.wire.process_codec import MeasureKey, MeasureKind
 
 Attributes: TypeAlias = "Mapping[str, Any] | None"
 

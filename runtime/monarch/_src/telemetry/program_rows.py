@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from monarch._src.actor.state.endpoint_metrics import mean_ns, merged, percentile_ns
 from monarch._src.actor.state.program_metrics import TELEMETRY, merged_measures, quantile
-from monarch._src.wire.metrics_codec import Counted, Figures, Key, MeasureFigures, MeasureKey
+from monarch._src.wire.process_codec import Counted, Figures, Key, MeasureFigures, MeasureKey
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from monarch._src.actor.state.endpoint_metrics import EndpointCounts
 from monarch._src.actor.state.history import HISTORY, LONGEST_NAME, MOST_OPEN
 from monarch._src.actor.state.program_metrics import TELEMETRY
 from monarch._src.telemetry.opentelemetry import otel_tracer
-from monarch._src.wire.metrics_codec import Key
+from monarch._src.wire.process_codec import Key
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from monarch._src.errors import RemoteException
 from monarch._src.tensor.active_mesh import NoMesh, activate, deactivate, get_active_mesh, no_mesh
 from monarch._src.tensor.channels.driver import coalescing
-from monarch._src.tensor.fetching import fetch_shard, inspect, show
+from monarch._src.tensor.local_values import fetch_shard, inspect, show
 from monarch._src.tensor.methods import rank_tensor, reduce, reduce_, slice_mesh, to_mesh
 from monarch._src.tensor.opaque import OpaqueRef
 from monarch._src.tensor.operations import (

@@ -14,15 +14,15 @@ from monarch._src.mesh.meshes import ProcMesh
 from monarch._src.tensor.active_mesh import active_stream
 from monarch._src.tensor.channels.channel import Channel
 from monarch._src.tensor.channels.driver import Driver, channel_of
-from monarch._src.tensor.channels.groups import dims_of, group_of
+from monarch._src.tensor.local_values import lift
+from monarch._src.tensor.local_values import values_of_first_rank as values_of_first_rank
 from monarch._src.tensor.operations.indices import has_number as has_number
 from monarch._src.tensor.operations.indices import part as part
 from monarch._src.tensor.operations.indices import write as write
 from monarch._src.tensor.operations.kinds import kind_with_outputs, own_kind
-from monarch._src.tensor.operations.local_values import lift
-from monarch._src.tensor.operations.local_values import values_of_first_rank as values_of_first_rank
 from monarch._src.tensor.operations.result_metas import CPU, metas
 from monarch._src.tensor.regions.recording import active, refuse
+from monarch._src.tensor.remote.process_groups import dims_of, group_of
 from monarch._src.tensor.sites import sites
 from monarch._src.tensor.state.instructions import NOTHING
 from monarch._src.tensor.state.layouts import layout_of_dims, layout_of_ranks, moves

@@ -10,7 +10,7 @@ from monarch._src.failures.report import RankFailure
 from monarch._src.shape import Extent, Region
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.messages import DIED, OK, RAISED
-from monarch._src.wire.metrics_codec import Figures, Key
+from monarch._src.wire.process_codec import Figures, Key
 
 FOUR = Region.of_extent(Extent(("gpus",), (4,)))
 KEY = Key(1, "m", "A", "a", "e", "call")

@@ -20,7 +20,7 @@ from monarch._src.actor.state.endpoint_metrics import (
     merged,
     percentile_ns,
 )
-from monarch._src.wire.metrics_codec import Figures, Key
+from monarch._src.wire.process_codec import Figures, Key
 
 KEY = Key(7, "workers", "Trainer", "trainers", "step")
 A_FIFTH = 2 ** (1 / 4)

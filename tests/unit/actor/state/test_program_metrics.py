@@ -20,13 +20,13 @@ from monarch._src.actor.state.program_metrics import (
     merged_measures,
     quantile,
 )
-from monarch._src.wire.metrics_codec import (
+from monarch._src.wire.process_codec import (
     Counted,
     Key,
     MeasureFigures,
     MeasureKey,
-    packed,
-    unpacked,
+    packed_metrics,
+    unpacked_metrics,
 )
 
 KEY = MeasureKey(7, "workers", "Trainer", "trainers", "histogram", "loss")
@@ -123,4 +123,4 @@ def test_figures_travel() -> None:
     table = TelemetryTable()
     table.span(Key(7, "workers", "Trainer", "trainers", "step", span="load"), 1).ended(5)
     counted = Counted(tuple(table.spans(9)), (recorded([1.0, -2.5, nan]), recorded([])))
-    assert unpacked(packed(counted)) == counted
+    assert unpacked_metrics(packed_metrics(counted)) == counted

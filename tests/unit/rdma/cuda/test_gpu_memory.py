@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from monarch._src.rdma.cuda import export_table
-from monarch._src.rdma.cuda.export_table import Export
+from monarch._src.rdma.cuda import exports
+from monarch._src.rdma.cuda.exports import Export
 from monarch._src.rdma.cuda.gpu import gpu
 from monarch._src.rdma.cuda.stream_sync import queued_by, settle, wait_for
 from monarch._src.rdma.key_table import GPU, KeyView
@@ -268,31 +268,31 @@ def test_a_slot_says_where_in_which_allocation_a_region_lies(fake: FakeDriver) -
     entry = found[0]
     assert entry.offset == 100
     fd = shared_memory.open_of(regions.owner.pid, view.gpus, writable=False)
-    where = shared_memory.map_shared(fd, export_table.TABLE_BYTES, writable=False)
-    table = view_of(where, export_table.TABLE_BYTES)
-    assert export_table.belongs_to(table, regions.owner.incarnation)
-    assert not export_table.belongs_to(table, bytes(16))
-    export = export_table.get(table, GPU - entry.segment, entry.file)
+    where = shared_memory.map_shared(fd, exports.TABLE_BYTES, writable=False)
+    table = view_of(where, exports.TABLE_BYTES)
+    assert exports.belongs_to(table, regions.owner.incarnation)
+    assert not exports.belongs_to(table, bytes(16))
+    export = exports.get(table, GPU - entry.segment, entry.file)
     assert export is not None
     assert (export.uuid, export.size, export.reason) == (gpu().devices[0].uuid, 4096, "")
     assert export.handle == gpu().export(0, whole.address)
-    assert export_table.get(table, GPU - entry.segment, entry.file + 1) is None
-    assert export_table.get(table, export_table.CAPACITY, 0) is None
-    shared_memory.unmap(where, export_table.TABLE_BYTES)
+    assert exports.get(table, GPU - entry.segment, entry.file + 1) is None
+    assert exports.get(table, exports.CAPACITY, 0) is None
+    shared_memory.unmap(where, exports.TABLE_BYTES)
     os.close(fd)
     regions.close()
 
 
 def test_a_table_keeps_what_it_is_told() -> None:
-    table = memoryview(bytearray(export_table.TABLE_BYTES))
-    export_table.begin(table, b"i" * 16)
-    assert export_table.get(table, 3, 0) is None
+    table = memoryview(bytearray(exports.TABLE_BYTES))
+    exports.begin(table, b"i" * 16)
+    assert exports.get(table, 3, 0) is None
     export = Export(b"u" * 16, b"h" * 64, 1 << 40)
-    export_table.put(table, 3, 7, export)
-    assert export_table.get(table, 3, 7) == export
+    exports.put(table, 3, 7, export)
+    assert exports.get(table, 3, 7) == export
     closed = Export(b"u" * 16, bytes(64), 0, "why " * 100)
-    export_table.put(table, 3, 8, closed)
-    found = export_table.get(table, 3, 8)
+    exports.put(table, 3, 8, closed)
+    found = exports.get(table, 3, 8)
     assert found is not None
     assert closed.reason.startswith(found.reason)
     assert len(found.reason) == 160

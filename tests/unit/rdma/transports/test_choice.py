@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._src.rdma.transports.choice import Choice, Why
+from monarch._src.rdma.transports.base import Choice, Why
 
 ORDER = ("shm", "cma", "tcp")
 

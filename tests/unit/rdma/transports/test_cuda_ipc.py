@@ -298,7 +298,7 @@ def test_the_probes_memory_is_not_freed_while_somebody_probes(both: Both) -> Non
 def test_a_table_that_is_full_takes_regions_that_cannot_be_opened(
     both: Both, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("monarch._src.rdma.cuda.export_table.CAPACITY", 4)
+    monkeypatch.setattr("monarch._src.rdma.cuda.exports.CAPACITY", 4)
     arrays = [both.made(100) for _ in range(4)]
     handles = [both.shared(array) for array in arrays]
     monkeypatch.undo()

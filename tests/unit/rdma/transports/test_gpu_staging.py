@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monarch._src.rdma.cuda.driver import GpuError
-from monarch._src.rdma.cuda.gpu import gpu
-from monarch._src.rdma.cuda.pinned_chunks import HALF_BYTES, MOST_IDLE, rounds
+from monarch._src.rdma.cuda.gpu import HALF_BYTES, MOST_IDLE, gpu, rounds
 from monarch._src.rdma.registrable import memory_of
 from monarch._src.rdma.transports.base import HandleExpired, Piece, Unavailable
 from monarch._src.rdma.transports.gpu_staging import StagedLink

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._src.rdma.verbs.grants import ExpiredKeys
 from monarch._src.rdma.verbs.scheduler import (
     LARGEST,
     PAGE,
@@ -19,6 +18,7 @@ from monarch._src.rdma.verbs.scheduler import (
     Transfer,
     cut_into,
 )
+from monarch._src.rdma.verbs.server import ExpiredKeys
 
 
 def chunks(count: int) -> list[Chunk]:

@@ -9,8 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._src.rdma.weights.layout import ALIGNED, Entry, Facts, Layout, TensorSlice, laid_out
-from monarch._src.rdma.weights.reshard import Box, covered, runs_of, strides_of
+from monarch._src.rdma.weights.layout import (
+    ALIGNED,
+    Box,
+    Entry,
+    Facts,
+    Layout,
+    TensorSlice,
+    covered,
+    laid_out,
+    runs_of,
+    strides_of,
+)
 
 SHAPES = st.lists(st.integers(1, 6), max_size=4).map(tuple)
 

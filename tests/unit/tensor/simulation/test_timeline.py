@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from monarch._src.tensor.simulation.costs import Machine, sent_bytes
-from monarch._src.tensor.simulation.timeline import SimulatedTimeline, trace_events
+from monarch._src.tensor.simulation.costs import (
+    Machine,
+    SimulatedTimeline,
+    sent_bytes,
+    trace_events,
+)
 
 
 def test_a_task_begins_when_its_ranks_and_its_inputs_are_ready() -> None:

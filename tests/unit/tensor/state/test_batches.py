@@ -5,8 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._src.tensor.state.batches import MOST_BYTES, MOST_INSTRUCTIONS, Batches
-from monarch._src.tensor.state.instructions import MANY, NOTHING, ONE, Kind
+from monarch._src.tensor.state.instructions import (
+    MANY,
+    MOST_BYTES,
+    MOST_INSTRUCTIONS,
+    NOTHING,
+    ONE,
+    Batches,
+    Kind,
+)
 
 ADD = Kind(1, "aten::add.Tensor")
 MUL = Kind(2, "aten::mul.Tensor")

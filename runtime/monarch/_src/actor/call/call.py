@@ -37,7 +37,7 @@ from monarch._src.pickling.pickler import dumps_arguments
 from monarch._src.shape import Region, ValueMesh
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Call, Undelivered
-from monarch._src.wire.metrics_codec import Key
+from monarch._src.wire.process_codec import Key
 
 if TYPE_CHECKING:
     from monarch._src.actor.future import Future

@@ -41,8 +41,7 @@ from monarch._src.wire.messages import (
     WaitsRead,
 )
 from monarch._src.wire.messages import RankPaused as RankPausedMessage
-from monarch._src.wire.metrics_codec import Counted, packed
-from monarch._src.wire.process_codec import ActorsSeen, packed_actors
+from monarch._src.wire.process_codec import ActorsSeen, Counted, packed_actors, packed_metrics
 
 if TYPE_CHECKING:
     from monarch._src.actor.inspect.injected_link_faults import LinkFaults
@@ -73,7 +72,9 @@ class InspectHandlers:
         }
 
     def _on_read_metrics(self, peer: str, message: ReadMetrics, _payload: Payload) -> None:
-        self._run.node.send(peer, Reply(message.call, message.rank, OK), packed(self.counted()))
+        self._run.node.send(
+            peer, Reply(message.call, message.rank, OK), packed_metrics(self.counted())
+        )
 
     def counted(self) -> Counted:
         """The present metrics of this process. Any thread."""

@@ -18,7 +18,7 @@ from monarch._src.actor.state.endpoint_metrics import EndpointCounts
 from monarch._src.net.node import Node
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Call, SpawnActor
-from monarch._src.wire.metrics_codec import Key
+from monarch._src.wire.process_codec import Key
 
 # Built-in endpoints: UPDATE replaces the class of a live actor; CLASS returns the class to a caller
 # that expects another one. No method can have these names.

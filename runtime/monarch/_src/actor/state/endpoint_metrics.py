@@ -19,7 +19,7 @@ from math import ceil
 
 import msgspec
 
-from monarch._src.wire.metrics_codec import Figures, Key
+from monarch._src.wire.process_codec import Figures, Key
 
 BUCKETS = 4 * 64 + 1  # four for each power of two of 64 bits of nanoseconds, and one for 0
 MOST_KEYS = 1024  # entries, from which on those of ended actors are merged

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from math import ceil, frexp, inf, isfinite
 
 from monarch._src.actor.state.endpoint_metrics import EndpointCounts, merged_buckets, nth_value
-from monarch._src.wire.metrics_codec import Figures, Key, MeasureFigures, MeasureKey
+from monarch._src.wire.process_codec import Figures, Key, MeasureFigures, MeasureKey
 
 SERIES = 1000
 """The maximal number of series of spans, and of series of instruments."""

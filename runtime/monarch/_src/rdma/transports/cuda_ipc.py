@@ -24,10 +24,10 @@ from typing import ClassVar
 
 import msgspec
 
-from monarch._src.rdma.cuda import export_table
+from monarch._src.rdma.cuda import exports
 from monarch._src.rdma.cuda.devices import Stream
 from monarch._src.rdma.cuda.driver import GpuError, logged
-from monarch._src.rdma.cuda.export_table import Export
+from monarch._src.rdma.cuda.exports import Export
 from monarch._src.rdma.cuda.gpu import Gpu, gpu
 from monarch._src.rdma.handle import Handle
 from monarch._src.rdma.key_table import GPU, PROBING, Entry
@@ -93,7 +93,7 @@ class CudaIpcLink:
         """Write a block at the peer, read it back, compare."""
         with self._peer.keeping((PROBING,)):
             self._peer.check_alive()
-            export = export_table.get(self._peer.exports(), export_table.PROBE, 0)
+            export = exports.get(self._peer.exports(), exports.PROBE, 0)
             if export is None or export.reason:
                 raise TransportFailed(export.reason if export else "it has no memory for the probe")
             device = self._gpu.ordinal_of(export.uuid) or 0
@@ -179,7 +179,7 @@ class CudaIpcLink:
                 stream.copy(to, source, piece.size)
 
     def _export(self, handle: Handle, entry: Entry) -> Export:
-        export = export_table.get(self._peer.exports(), GPU - entry.segment, entry.file)
+        export = exports.get(self._peer.exports(), GPU - entry.segment, entry.file)
         if export is None:
             raise HandleExpired(handle)
         if not export.reason and entry.offset + entry.size > export.size:

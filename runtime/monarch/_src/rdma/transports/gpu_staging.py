@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from monarch._src.rdma.cuda.driver import GpuError
-from monarch._src.rdma.cuda.gpu import gpu
-from monarch._src.rdma.cuda.pinned_chunks import Cut, Half, rounds
+from monarch._src.rdma.cuda.gpu import Cut, Half, gpu, rounds
 from monarch._src.rdma.transports.base import Piece, Transport, Unavailable, device_of
 
 _Move = Callable[[Sequence[Piece], float], None]

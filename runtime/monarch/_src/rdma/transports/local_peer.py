@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Collection, Generator
 from contextlib import AbstractContextManager, contextmanager
 
-from monarch._src.rdma.cuda import export_table
+from monarch._src.rdma.cuda import exports
 from monarch._src.rdma.handle import Handle, Owner
 from monarch._src.rdma.key_table import GPU, Entry, KeyView, bytes_for, range_of
 from monarch._src.rdma.regions import CAPACITY
@@ -165,14 +165,14 @@ class Peer:
                     found = Mapping(
                         self.owner.pid,
                         self.keys.gpus,
-                        export_table.TABLE_BYTES,
+                        exports.TABLE_BYTES,
                         None,
                         writable=False,
                     )
                 except (OSError, LookupError) as error:
                     self.check_alive()
                     raise TransportFailed(*_not_opened(self.owner, error)) from error
-                if not export_table.belongs_to(found.view(), self.owner.incarnation):
+                if not exports.belongs_to(found.view(), self.owner.incarnation):
                     self.check_alive()
                     raise TransportFailed(
                         f"process {self.owner.pid} has no table of its GPU memory"

@@ -1,9 +1,10 @@
 """Registered memory, read and written over TCP by processes without a faster transport.
 
 The owner compares the key before it touches any memory. Bytes are received in their final place;
-only the whole request is acknowledged. The owner releases the region before it sends the last bytes
-of an answer. So if the region is dropped after that, the drop does not hang up this connection,
-which the requester may already use for its next request.
+only the whole request is acknowledged. The bytes of a GPU pass through pinned chunks. The owner
+releases the region before it sends the last bytes of an answer. So if the region is dropped after
+that, the drop does not hang up this connection, which the requester may already use for its next
+request.
 
 Runs in: the owner, on the threads of its `TcpServer`.
 """
@@ -24,13 +25,56 @@ from monarch._src.net.streams.protocol import (
     Request,
 )
 from monarch._src.net.streams.server import answer
-from monarch._src.rdma.cuda import socket_copy
 from monarch._src.rdma.cuda.driver import CudaError, GpuError
+from monarch._src.rdma.cuda.gpu import gpu, rounds
 from monarch._src.rdma.memory import Device, view_of
 from monarch._src.rdma.regions import Held, Regions
 
 log = logging.getLogger("monarch.rdma")
 _LAST = 1 << 12  # bytes of a READ that are sent after the region is released
+
+
+def _send_from_gpu(
+    connection: Connection, device: Device, address: int, size: int, begin: Callable[[], None],
+    copied: Callable[[], None],
+) -> None:  # fmt: skip
+    """Send memory of a GPU. Raises GpuError.
+
+    `begin` is called when the first bytes have come from the GPU; `copied` when all of them have,
+    before the last ones are sent.
+    """
+    with gpu().chunks.taken(device.ordinal) as halves:
+        todo = [cut for (cut,) in rounds([size], halves[0].size)]
+        for n in range(len(todo) + 1):
+            if n < len(todo):  # meanwhile the other half is being sent
+                half, cut = halves[n % 2], todo[n]
+                half.stream.copy(half.address, address + cut.offset, cut.size)
+            if n:
+                half, cut = halves[(n - 1) % 2], todo[n - 1]
+                half.stream.wait()
+                if n == 1:
+                    begin()
+                if n == len(todo):
+                    copied()
+                connection.send(view_of(half.address, cut.size))
+
+
+def _receive_to_gpu(
+    connection: Connection, device: Device, address: int, size: int, begin: Callable[[], None]
+) -> bool:
+    """Receive into memory of a GPU; False if the other side has closed the connection.
+
+    `begin` is called when memory for the bytes is available. Raises GpuError.
+    """
+    with gpu().chunks.taken(device.ordinal) as halves:
+        begin()
+        for n, (cut,) in enumerate(rounds([size], halves[0].size)):
+            half = halves[n % 2]
+            half.stream.wait()
+            if not connection.receive(view_of(half.address, cut.size)):
+                return False
+            half.stream.copy(address + cut.offset, half.address, cut.size)
+    return True
 
 
 class RegionRequests:
@@ -110,9 +154,9 @@ class RegionRequests:
 
         try:
             if what == READ:
-                socket_copy.send(connection, device, address, size, begin, let_go)
+                _send_from_gpu(connection, device, address, size, begin, let_go)
                 return True
-            if not socket_copy.receive(connection, device, address, size, begin):
+            if not _receive_to_gpu(connection, device, address, size, begin):
                 return False
         except GpuError as error:
             log.warning("serving memory of GPU %d failed: %s", device.ordinal, error)

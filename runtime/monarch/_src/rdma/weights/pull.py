@@ -33,10 +33,18 @@ from monarch._src.rdma.memory import Memory, is_in_place
 from monarch._src.rdma.plane import DataPlane, plane_of
 from monarch._src.rdma.registrable import memory_of
 from monarch._src.rdma.transfer import Op
-from monarch._src.rdma.weights.layout import Entry, Facts, TensorSlice, check_slices
+from monarch._src.rdma.weights.layout import (
+    Box,
+    Entry,
+    Facts,
+    Runs,
+    TensorSlice,
+    check_slices,
+    covered,
+    runs_of,
+)
 from monarch._src.rdma.weights.progress import UNDER_WAY, ProgressReporter, PullProgress
 from monarch._src.rdma.weights.publish import StateDictHandle
-from monarch._src.rdma.weights.reshard import Box, Runs, covered, runs_of
 from monarch._src.rdma.weights.snapshot import (
     Done,
     Found,

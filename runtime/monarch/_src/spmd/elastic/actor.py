@@ -1,7 +1,8 @@
 """ElasticActor: the base class of actors whose training goes on when a rank dies.
 
 Runs in: a rank, on the thread of the actor. The driver (`ElasticMesh`) calls the methods whose
-names begin with `elastic_`, in between the endpoints of the user.
+names begin with `elastic_`, in between the endpoints of the user. `StepClock` reports the progress
+of the endpoint that the rank trains in, while it runs, on a loop of its own.
 """
 
 from __future__ import annotations
@@ -11,13 +12,33 @@ from typing import Any, cast
 import msgspec
 
 from monarch._src.actor.current import context
-from monarch._src.actor.endpoint import Actor
+from monarch._src.actor.endpoint import Actor, concurrent_endpoint
 from monarch._src.errors import CollectiveError
 from monarch._src.rdma.weights.publish import StateDictSource
-from monarch._src.spmd.elastic import step_clock
 from monarch._src.spmd.elastic.state.plan import Report
 from monarch._src.spmd.elastic.training_state import StateOffer, offer_state, take_state
 from monarch._src.spmd.rank_watch import why_ended
+
+_steps = 0
+
+
+def _note_step() -> None:
+    """The actor of this process has begun its endpoint, or has made a step."""
+    global _steps
+    _steps += 1
+
+
+class StepClock(Actor):
+    """Reports the progress of a rank."""
+
+    __monarch_label__ = "the step clock"
+    __monarch_watches__ = True
+    __monarch_main_thread__ = "never"
+
+    @concurrent_endpoint
+    async def read(self) -> tuple[int, int]:
+        """This rank, and how often it has made progress since its process began."""
+        return context().actor_instance.rank.rank, _steps
 
 
 class World(msgspec.Struct, frozen=True):
@@ -91,7 +112,7 @@ class ElasticActor(Actor):
     @step.setter
     def step(self, value: int) -> None:
         self._step = value
-        step_clock.note()
+        _note_step()
         # A group of one rank has no connection whose end could be noticed.
         why = why_ended() if self._is_running else None
         if why is not None:
@@ -150,7 +171,7 @@ class ElasticActor(Actor):
             raise NotReadyError(f"generation {world.generation} was formed without this process")
         self._source = None  # all have taken the state
         self._has_trained = True
-        step_clock.note()
+        _note_step()
         rank = context().actor_instance.rank.rank
         world = msgspec.structs.replace(world, rank=world.rank + rank)
         if getattr(self, "world", None) != world:

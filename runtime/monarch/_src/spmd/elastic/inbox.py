@@ -1,6 +1,6 @@
 """Answers, deaths and new units, as they come in to the thread that drives a training.
 
-Runs in: `put` on any thread, the rest on the driving one.
+Runs in: `put` on any thread, the rest on the driving one. An `Outcome` is that of a call on a rank.
 """
 
 from __future__ import annotations
@@ -14,12 +14,74 @@ from typing import Any, TypeAlias
 import msgspec
 
 from monarch._src.actor.future import Future
-from monarch._src.spmd.elastic.outcomes import Ended, Lost, Outcome, Raised, Value, outcome_of
+from monarch._src.errors import ActorError, RestartedError, SupervisionError
+from monarch._src.failures.report import RankFailure
 from monarch._src.spmd.elastic.state.plan import Member
 from monarch._src.spmd.elastic.state.rounds import Loss
 from monarch._src.spmd.elastic.unit import Unit
 
+# Errors of a rank that is in good order itself: a peer is gone, or this process is a new one.
+_OF_PEERS = (
+    "CollectiveError", "NotReadyError", "RDMAOwnerLostError", "RDMAHandleError", "RDMATimeoutError",
+)  # fmt: skip
 POLL_S = 0.5  # between two ticks, or checks of a wait that the session has not ended
+
+
+class Value(msgspec.Struct, frozen=True):
+    """The call has returned."""
+
+    value: Any
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """The rank is gone."""
+
+    rank: int
+    loss: Loss
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """The call was ended because of a peer."""
+
+    rank: int
+    why: str
+
+
+class Raised(msgspec.Struct, frozen=True):
+    """Code of the user has raised."""
+
+    rank: int
+    error: BaseException
+    why: str
+
+
+Outcome: TypeAlias = "Value | Lost | Ended | Raised"
+
+
+def outcome_of(future: Future[Any], *, joins: bool = False) -> Outcome:
+    """The outcome of a call that is done. `joins`: errors of torch's backend are of peers too."""
+    try:
+        return Value(future.get(0))
+    except RestartedError as error:
+        return Lost(_rank_of(error.failures), Loss(_what(error.failures, error), False))
+    except SupervisionError as error:  # a BootstrapError is one, and an ActorError too
+        return Lost(_rank_of(error.failures), Loss(_what(error.failures, error), True))
+    except ActorError as error:
+        rank, what = _rank_of(error.failures), _what(error.failures, error)
+        kind = error.failures[0].exception_type if error.failures else ""
+        if kind in _OF_PEERS or (
+            joins and not isinstance(error.exception, (TypeError, ValueError))
+        ):
+            return Ended(rank, what)
+        return Raised(rank, error, what)
+
+
+def _rank_of(failures: tuple[RankFailure, ...]) -> int:
+    return failures[0].rank if failures else 0
+
+
+def _what(failures: tuple[RankFailure, ...], error: BaseException) -> str:
+    return failures[0].what if failures else str(error)
 
 
 class UnitDone(msgspec.Struct, frozen=True):

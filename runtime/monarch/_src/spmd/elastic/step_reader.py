@@ -19,9 +19,9 @@ from monarch._src.actor.inspect.agent_client import AgentGoneError
 from monarch._src.actor.parts import parts
 from monarch._src.actor.runtime import runtime
 from monarch._src.errors import ActorError, SupervisionError
+from monarch._src.spmd.elastic.actor import StepClock
 from monarch._src.spmd.elastic.state.plan import Member
 from monarch._src.spmd.elastic.state.step_watch import End, Kill, StepWatch
-from monarch._src.spmd.elastic.step_clock import StepClock
 from monarch._src.spmd.elastic.unit import Unit
 
 log = logging.getLogger("monarch.spmd")

@@ -34,7 +34,7 @@ from monarch._src.telemetry.sql.state.rows import Row, answer, problem_of
 from monarch._src.telemetry.sql.state.schema import TABLES
 from monarch._src.wire.ids import AGENT
 from monarch._src.wire.messages import ReadTable, TableRead
-from monarch._src.wire.metrics_codec import Key, MeasureKey, MeasureKind
+from monarch._src.wire.process_codec import Key, MeasureKey, MeasureKind
 
 if TYPE_CHECKING:
     from monarch._src.actor.refs import ProcsRef

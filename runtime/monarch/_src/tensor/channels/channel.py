@@ -17,8 +17,7 @@ from monarch._src.errors import MeshStoppedError, RestartedError, SupervisionErr
 from monarch._src.mesh.meshes import ProcMesh
 from monarch._src.shape import Region
 from monarch._src.tensor.regions.recording import active
-from monarch._src.tensor.state.batches import Batches
-from monarch._src.tensor.state.instructions import Kind
+from monarch._src.tensor.state.instructions import Batches, Kind
 from monarch._src.tensor.state.losses import Losses
 from monarch._src.tensor.tensor_errors import place_text
 

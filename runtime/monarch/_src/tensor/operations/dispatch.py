@@ -20,12 +20,12 @@ from monarch._src.tensor import methods
 from monarch._src.tensor.active_mesh import active_channel, first_on_gpus, set_dispatch
 from monarch._src.tensor.channels.channel import Channel, two_channels
 from monarch._src.tensor.devices import check_device
-from monarch._src.tensor.operations.kinds import new_kind
-from monarch._src.tensor.operations.local_values import (
+from monarch._src.tensor.local_values import (
     MOST_LIFTED_BYTES,
     lift,
     values_of_first_rank,
 )
+from monarch._src.tensor.operations.kinds import new_kind
 from monarch._src.tensor.operations.operation import Operation, operation_of
 from monarch._src.tensor.operations.result_metas import (
     META,

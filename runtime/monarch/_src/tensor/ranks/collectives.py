@@ -17,8 +17,8 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from monarch._src.spmd import rank_watch
-from monarch._src.spmd.abortable_store import abortable
 from monarch._src.spmd.rendezvous import FilePlace, TcpPlace, remove_file, store_at
+from monarch._src.spmd.stores import abortable
 from monarch._src.spmd.torch_modules import distributed_c10d
 from monarch._src.tensor.state.instructions import Failure, Kind
 from monarch._src.tensor.torch_modules import plain_values, torch

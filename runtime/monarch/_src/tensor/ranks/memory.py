@@ -1,13 +1,16 @@
-"""The memory that the tensors of a rank occupy, as texts for the explorer.
+"""The memory of a rank: of its tensors, as texts for the explorer, and of its GPU, by torch.
 
-Runs in: a rank, on its receiving thread, beside the operations.
+Runs in: a rank; `memory_texts` on its receiving thread, beside the operations, and the rest on the
+thread of the tensors of the mesh.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
+from monarch._src.actor.context import current
 from monarch._src.tensor.state.instructions import Failure
 from monarch._src.tensor.torch_modules import TorchTensor, torch
 
@@ -54,3 +57,27 @@ def _text(count: int, nbytes: int) -> str:
     while size >= 1024 and unit < len(UNITS) - 1:
         size, unit = size / 1024, unit + 1
     return f"{count:,}, {size:,.{1 if unit else 0}f} {UNITS[unit]}"
+
+
+def _check() -> None:
+    if not torch.cuda.is_available():
+        raise RuntimeError(
+            "torch records the memory of GPUs alone, and this rank has none; "
+            "%monarch ps and monarch.observe.ranks() show the memory of its process"
+        )
+
+
+def record() -> None:
+    """Have torch record the allocations of this rank from here on."""
+    _check()
+    torch.cuda.memory._record_memory_history()
+
+
+def dump(folder: str) -> None:
+    """Write the recorded allocations of this rank to a file in `folder`."""
+    _check()
+    context = current.get()
+    assert context is not None
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, f"snapshot_{context.actor_instance.rank.rank}.pickle")
+    torch.cuda.memory._dump_snapshot(path)

@@ -20,8 +20,7 @@ from monarch._src.spmd.rank_watch import reason_of
 from monarch._src.tensor.opaque import OpaqueRef
 from monarch._src.tensor.packing import unpacked
 from monarch._src.tensor.ranks.collectives import Collectives, Poisoned
-from monarch._src.tensor.ranks.compiled_kinds import Call, call_of
-from monarch._src.tensor.ranks.memory_layouts import laid_out, leaves_of
+from monarch._src.tensor.ranks.compiled_kinds import Call, call_of, laid_out, leaves_of
 from monarch._src.tensor.state.instructions import (
     MANY,
     ONE,

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast
 from monarch._src.actor.future import Future
 from monarch._src.tensor.active_mesh import active_channel
 from monarch._src.tensor.channels.channel import Channel
-from monarch._src.tensor.fetching import point_of
+from monarch._src.tensor.local_values import point_of
 from monarch._src.tensor.opaque import OBJECT, OpaqueRef, on_ranks
 from monarch._src.tensor.operations.kinds import kind_with_outputs, own_kind
 from monarch._src.tensor.operations.result_metas import (

@@ -1,17 +1,17 @@
 """The memory of the GPUs of ranks, recorded by torch, in files for its viewer.
 
-Runs in: the client. `ranks.memory_snapshots` is the part of the ranks.
+Runs in: the client. `ranks.memory` is the part of the ranks.
 """
 
 from __future__ import annotations
 
 import os
 
-from monarch._src.tensor.ranks import memory_snapshots
+from monarch._src.tensor.ranks import memory
 from monarch._src.tensor.remote.functions import no_result, remote
 
-_record = remote(memory_snapshots.record, propagate=no_result)
-_dump = remote(memory_snapshots.dump, propagate=no_result)
+_record = remote(memory.record, propagate=no_result)
+_dump = remote(memory.dump, propagate=no_result)
 
 
 def record_memory_history() -> None:

@@ -14,12 +14,9 @@ from typing import Any
 
 from monarch._src.tensor.opaque import OpaqueRef
 from monarch._src.tensor.operations.operation import overload_of
-from monarch._src.tensor.ranks.compiled_kinds import Call, filled
-from monarch._src.tensor.ranks.memory_layouts import leaves_of
+from monarch._src.tensor.ranks.compiled_kinds import Call, filled, leaves_of
 from monarch._src.tensor.ranks.runner import Runner
-from monarch._src.tensor.simulation.costs import Machine, sent_bytes
-from monarch._src.tensor.simulation.memory_use import MemoryUse
-from monarch._src.tensor.simulation.timeline import SimulatedTimeline
+from monarch._src.tensor.simulation.costs import Machine, MemoryUse, SimulatedTimeline, sent_bytes
 from monarch._src.tensor.state.instructions import Batch, Failure, Kind
 from monarch._src.tensor.torch_modules import TorchTensor, torch
 

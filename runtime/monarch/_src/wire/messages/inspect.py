@@ -6,7 +6,7 @@ from monarch._src.wire.messages.base import Message
 
 
 class ReadMetrics(Message, tag=50):
-    """Asks for metrics; answered by Reply, with `wire.metrics_codec` as its payload."""
+    """Asks for metrics; answered by Reply, with `wire.process_codec` as its payload."""
 
     call: int
     rank: int

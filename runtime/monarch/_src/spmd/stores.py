@@ -1,7 +1,8 @@
-"""A store whose waits end when the process groups of this rank are ended.
+"""Stores of `torch.distributed` that stand in front of another one, such as one that can be ended.
 
 Torch's own stores wait in C++, until their time-out, for a rank that may have died before it came.
-This one asks them whether the keys are there, and sleeps in between.
+The one of `abortable` asks whether the keys are there, and sleeps in between, until the process
+groups of this rank are ended.
 
 Runs in: a rank, on threads that make process groups.
 """
@@ -15,10 +16,58 @@ from datetime import timedelta
 from typing import Any
 
 from monarch._src.spmd.collective_errors import StoreEndedError
-from monarch._src.spmd.forwarding_store import forwarding_store
 from monarch._src.spmd.torch_modules import torch_distributed
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.02
+
+
+def forwarding_store() -> type[Any]:
+    """The class, whose instances hand each request to the store `inner`.
+
+    Made when it is needed, since its base is torch's.
+    """
+    base: Any = torch_distributed().Store
+
+    class ForwardingStore(base):
+        """See `forwarding_store`."""
+
+        def __init__(self, inner: Any) -> None:
+            super().__init__()  # pyright: ignore[reportUnknownMemberType]
+            self.inner = inner
+
+        @property
+        def timeout(self) -> timedelta:
+            """How long waits may take."""
+            return self.inner.timeout
+
+        def set(self, key: str, value: Any) -> None:
+            self.inner.set(key, value)
+
+        def get(self, key: str) -> Any:
+            return self.inner.get(key)
+
+        def add(self, key: str, value: int) -> int:
+            return self.inner.add(key, value)
+
+        def compare_set(self, key: str, expected: Any, desired: Any) -> Any:
+            return self.inner.compare_set(key, expected, desired)
+
+        def delete_key(self, key: str) -> bool:
+            return self.inner.delete_key(key)
+
+        def num_keys(self) -> int:
+            return self.inner.num_keys()
+
+        def check(self, keys: Sequence[str]) -> bool:
+            return self.inner.check(list(keys))
+
+        def set_timeout(self, timeout: timedelta) -> None:
+            self.inner.set_timeout(timeout)
+
+        def wait(self, keys: Sequence[str], limit: timedelta | None = None) -> None:
+            self.inner.wait(list(keys), *(() if limit is None else (limit,)))
+
+    return ForwardingStore
 
 
 def abortable(inner: Any, ended: threading.Event, timeout: timedelta) -> Any:

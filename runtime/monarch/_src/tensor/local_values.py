@@ -1,6 +1,9 @@
-"""`fetch_shard`, `inspect` and `show`: values of one rank, as local tensors.
+"""Values between the program and tensors of a mesh: `fetch_shard`, `inspect`, `show`, and lifting.
 
-Runs in: the client.
+Local tensors become tensors of the mesh, with the same values on every rank. Code that needs the
+values of a tensor, such as `loss.item()`, is refused, or reads the first rank.
+
+Runs in: the client, on the thread that runs the operation.
 """
 
 from __future__ import annotations
@@ -10,13 +13,21 @@ from typing import Any, cast
 
 from monarch._src.actor.call.on_ranks import OnRanksError
 from monarch._src.actor.future import Future
+from monarch._src.config import settings
 from monarch._src.failures.report import at_text
 from monarch._src.tensor.channels.channel import Channel
 from monarch._src.tensor.opaque import OBJECT
+from monarch._src.tensor.operations.kinds import own_kind
+from monarch._src.tensor.operations.result_metas import CPU, metas
 from monarch._src.tensor.remote.errors import remote_exception
 from monarch._src.tensor.state.instructions import Failure
-from monarch._src.tensor.torch_modules import locally, torch, without_modes
+from monarch._src.tensor.state.metas import Handle, Storage
+from monarch._src.tensor.tensor import Tensor, wrap
+from monarch._src.tensor.tensor_errors import value_needed
+from monarch._src.tensor.torch_modules import locally, plain_values, torch, without_modes
 from monarch._src.tensor.trees import put_together, taken_apart
+
+MOST_LIFTED_BYTES = 1 << 16
 
 
 def fetch_shard(
@@ -113,3 +124,31 @@ def show(obj: Any, shard: Mapping[str, int] | None = None, **coordinates: int) -
         name = "" if channel is None else f"{channel.name}{at_text(point)}:\n"
         with without_modes():
             print(f"{name}{future.get()!r}")  # noqa: T201  its task
+
+
+def lift(channel: Channel, local: Any, site: int) -> Tensor:
+    """Send the values of a local tensor to every rank; the result is contiguous."""
+    with without_modes(), torch.no_grad():
+        plain = plain_values(local.detach().cpu()).contiguous()
+        # An axis of size 1 may have any stride, which reshape(-1) keeps and view refuses.
+        plain = plain.as_strided(plain.shape, torch.empty(plain.shape, device="meta").stride())
+        data = plain.reshape(-1).view(torch.uint8).numpy().tobytes()
+        dtype, shape, strides = plain.dtype, tuple(plain.shape), tuple(plain.stride())
+    kind = own_kind("monarch::lift", dtype, shape)
+    number = channel.record(kind, (), (data,), site, len(data))
+    meta = metas.of(shape, strides, 0, dtype, CPU, len(data))
+    return wrap(Handle(number, meta, Storage(), channel))
+
+
+def values_of_first_rank(obj: Any, name: str) -> Any:
+    """The values of tensors on the first rank of their mesh, as local tensors.
+
+    `obj`: as for `fetch_shard`. `name`: the operation that needs them.
+
+    Raises:
+        RuntimeError: `configure(tensor_item="fetch")` is not set; a compiled function is recorded.
+        RemoteException, SupervisionError: as `fetch_shard`.
+    """
+    if settings().tensor_item != "fetch":
+        raise value_needed(name)
+    return inspect(obj)
