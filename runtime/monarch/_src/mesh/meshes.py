@@ -68,6 +68,7 @@ from monarch._src.mesh.spawning import (
     environments,
     make_room_for,
     own_runtime,
+    send_bootstrap,
     send_request,
     when_all_done,
 )
@@ -76,6 +77,7 @@ from monarch._src.shape import Extent, IndexedMesh, NDSlice, Region
 from monarch._src.wire.ids import parse_proc_node
 from monarch._src.wire.messages import (
     Bootstrap,
+    SpawnProcs,
     StopMesh,
     StopProc,
 )
@@ -170,25 +172,27 @@ class HostMesh(Hosts):
         plan = self._checked_spawn(
             per_host, bootstrap, name, proc_bind, bootstrap_command, env, preload, restart
         )
-        run, ref = plan.run, plan.new_ref()
-        procs = Procs(ref, plan.region, owned=True, cleanup_s=plan.settings.cleanup_s)
-        allow_cleanup(procs.cleanup_s)
-        procs.initialized = run.new_future()
-        function, begin = plan.function, Bootstrap()
-        procs.bootstrapped = None if function is None else set()
-        mesh = ProcMesh(run, procs, plan.region, self)
-        if function is not None:
-            begin = Bootstrap(extra_payloads(mesh), origin_now())
+        ref = plan.new_ref()
         spec = plan.request_for(ref, keep=keeps_new_meshes())
-        procs.kept = spec.keep
-        procs.imports = libraries(spec.preload or (spec.imports.needed if spec.imports else []))
+        mesh = self._new_mesh(plan, ref, spec)
+        run, procs, function = plan.run, shared_procs(mesh), plan.function
+        # The extras are pickled before the mesh is registered, so an error leaves nothing behind.
+        begin = Bootstrap() if function is None else Bootstrap(extra_payloads(mesh), origin_now())
         _register(run, mesh, procs)
         send_request(run, procs, spec)
         if function is not None:
-            run.routes.replay_on_restart(ref, plan.region, begin, function)
-            for rank in plan.region.ranks():
-                run.node.send(ref.node(rank), begin, function)
+            send_bootstrap(run, procs, begin, function)
         return mesh
+
+    def _new_mesh(self, plan: SpawnPlan, ref: ProcsRef, spec: SpawnProcs) -> ProcMesh:
+        """The mesh of a plan, whose procs have not been requested yet."""
+        procs = Procs(ref, plan.region, owned=True, cleanup_s=plan.settings.cleanup_s)
+        allow_cleanup(procs.cleanup_s)
+        procs.initialized = plan.run.new_future()
+        procs.bootstrapped = None if plan.function is None else set()
+        procs.kept = spec.keep
+        procs.imports = libraries(spec.preload or (spec.imports.needed if spec.imports else []))
+        return ProcMesh(plan.run, procs, plan.region, self)
 
     def _checked_spawn(
         self, per_host: Mapping[str, int] | None, bootstrap: BootstrapFunction | None,

@@ -31,7 +31,7 @@ from monarch._src.shape import Region
 from monarch._src.system.process import free_descriptors, raise_fd_limit
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.ids import host_of_site
-from monarch._src.wire.messages import HostsPlace, SpawnProcs, StopMesh
+from monarch._src.wire.messages import Bootstrap, HostsPlace, SpawnProcs, StopMesh
 
 NAMED_HOSTS = 3
 SPARE_FDS = 16
@@ -117,6 +117,16 @@ def send_request(run: Runtime, procs: Procs, spec: SpawnProcs) -> None:
     if procs.stopped is not None:  # the owner ended in the meantime, and stopped the mesh
         for place in ref.places:
             run.routes.tell_agent_at(place, StopMesh(ref.uid, procs.stopped, procs.cleanup_s))
+
+
+def send_bootstrap(run: Runtime, procs: Procs, begin: Bootstrap, function: Payload) -> None:
+    """Send the bootstrap function to each rank of a requested mesh, which runs it before any actor.
+
+    A rank that is restarted gets it again.
+    """
+    run.routes.replay_on_restart(procs.ref, procs.region, begin, function)
+    for rank in procs.region.ranks():
+        run.node.send(procs.ref.node(rank), begin, function)
 
 
 def environments(
