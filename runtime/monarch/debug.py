@@ -25,7 +25,7 @@ from monarch._src.debug.commands import Console, DebugCommands, Replies, Reply, 
 from monarch._src.debug.controller import DebugController, DebugSessionInfo, debug_controller
 from monarch._src.debug.dap.client import Bridge
 from monarch._src.debug.listing import WaitingRank, WaitingRanks
-from monarch._src.debug.rank.frames import Source
+from monarch._src.debug.rank.user_frames import Source
 from monarch._src.debug.rank_selection import Selection, parse_named, parse_ranks
 from monarch._src.errors import DebugError
 from monarch._src.wire.messages.debugger import COMMAND, COMPLETE, IN_EDITOR, SOURCE

@@ -4,7 +4,7 @@ Importing this needs no torch; the ranks do.
 """
 
 from monarch._src.errors import CollectiveError, RecoveryError
-from monarch._src.mesh.process_groups import DeviceMeshRef
+from monarch._src.mesh.process_group_methods import DeviceMeshRef
 from monarch._src.spmd.actor import SPMDActor
 from monarch._src.spmd.elastic.actor import ElasticActor, World
 from monarch._src.spmd.elastic.driver import Recovery

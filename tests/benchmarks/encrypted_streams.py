@@ -26,7 +26,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from monarch._src.net.streams.channel import CHUNK, Keys, proven
+from monarch._src.net.streams.connection import CHUNK, StreamKeys, proven
 from monarch._src.net.streams.sockets import tune
 
 OPEN, OURS, TLS, KERNEL = "open", "ours", "TLS", "kernel's TLS"
@@ -81,7 +81,7 @@ def ways(
     """How to send and receive by that socket."""
     tune(made)
     if way in (OPEN, OURS):
-        pair = Keys(ONE, OTHER) if serves else Keys(OTHER, ONE)
+        pair = StreamKeys(ONE, OTHER) if serves else StreamKeys(OTHER, ONE)
         connection = proven(made, pair if way == OURS else None)
 
         def receive(memory: memoryview) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from monarch._src.system import shared_memory
-from monarch._src.system.finalize import on_last_reference_dropped
+from monarch._src.system.last_reference import on_last_reference_dropped
 
 
 class Holder:

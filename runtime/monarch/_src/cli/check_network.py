@@ -39,7 +39,7 @@ from monarch._src.net.state.addresses import (
 )
 from monarch._src.net.state.link import NoRoomError
 from monarch._src.net.state.link_actions import LinkDown, LinkState, PeerLost, PeerRefused
-from monarch._src.net.streams.channel import Connection
+from monarch._src.net.streams.connection import Connection
 from monarch._src.net.streams.dialling import Dialling
 from monarch._src.net.streams.protocol import Request
 from monarch._src.net.streams.sockets import ServerAddress

@@ -15,7 +15,7 @@ from msgspec.structs import replace as replaced
 from monarch._src.config import settings
 from monarch._src.debug.agent_connection import AgentConnection
 from monarch._src.debug.listing import WaitingRank, WaitingRanks
-from monarch._src.debug.rank.frames import Source
+from monarch._src.debug.rank.user_frames import Source
 from monarch._src.errors import DebugError
 from monarch._src.wire.messages import (
     AskDebugger,

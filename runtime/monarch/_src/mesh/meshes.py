@@ -39,7 +39,7 @@ from monarch._src.mesh.hosts import OF_ALL, OF_THIS_HOST, Handle, Hosts
 from monarch._src.mesh.map.methods import SpawnsMaps
 from monarch._src.mesh.namespace.methods import HasNamespace
 from monarch._src.mesh.output_methods import ChoosesOutput
-from monarch._src.mesh.process_groups import HasProcessGroups
+from monarch._src.mesh.process_group_methods import HasProcessGroups
 from monarch._src.mesh.procs import (
     OwnedProcs,
     Procs,

@@ -24,7 +24,7 @@ from typing import Any
 from monarch._src.payload.sender import FIRST_WORD, HEADER, Mapped, array_type, host_number
 from monarch._src.payload.state.leases import RETURNED, SPOILED, TAKEN
 from monarch._src.system import shared_memory
-from monarch._src.system.finalize import on_last_reference_dropped
+from monarch._src.system.last_reference import on_last_reference_dropped
 from monarch._src.wire.frames import Borrowed, Payload
 from monarch._src.wire.raw_memory import copy_with
 from monarch._src.wire.segment_refs import InSegment

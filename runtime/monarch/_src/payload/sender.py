@@ -26,7 +26,7 @@ from monarch._src.net.local.interrupt import GuardedLock
 from monarch._src.payload.outgoing import OutgoingPayloads
 from monarch._src.payload.state.leases import LENT, MOST_LOANS, Free, Lending, Use
 from monarch._src.system import shared_memory
-from monarch._src.system.finalize import on_last_reference_dropped
+from monarch._src.system.last_reference import on_last_reference_dropped
 from monarch._src.wire.frames import Buffer, Payload, Placed
 from monarch._src.wire.memory_copies import copied
 from monarch._src.wire.messages import Message, PayloadTaken

@@ -19,7 +19,7 @@ from monarch._src.rdma.handle import Handle, Owner
 from monarch._src.rdma.transports.base import Choice, OwnerGone, Transport, TransportFailed, Why
 from monarch._src.rdma.transports.cma import CmaLink
 from monarch._src.rdma.transports.cuda_ipc import CudaIpcLink
-from monarch._src.rdma.transports.local_peer import Peer, is_alive, process_of
+from monarch._src.rdma.transports.local_peer import LocalPeer, is_alive, process_of
 from monarch._src.rdma.transports.shm import ShmLink
 from monarch._src.rdma.transports.tcp_client import TcpLink
 from monarch._src.system.shared_memory import this_host
@@ -75,16 +75,16 @@ class Pair:
             "tcp": lambda until: TcpLink(owner, connector_to(owner, until), self.is_gone, until),
         }
         self._opening = threading.Lock()
-        self._peer: Peer | None = None
+        self._peer: LocalPeer | None = None
         self._no_peer: Why | None = None
 
-    def peer(self) -> Peer:
+    def peer(self) -> LocalPeer:
         """The owner's table, opened once. Raises OwnerGone or TransportFailed."""
         if self._peer is None:
             if self._no_peer is not None:
                 raise TransportFailed(self._no_peer.reason, self._no_peer.remedy)
             try:
-                self._peer = Peer(self.owner)
+                self._peer = LocalPeer(self.owner)
             except TransportFailed as error:
                 self._no_peer = error.why
                 raise

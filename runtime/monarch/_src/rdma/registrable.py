@@ -29,7 +29,7 @@ def memory_of(value: Registrable, what: str = "RDMABuffer") -> Memory:
         return _of_tensor(value, what)
     on_gpu = getattr(value, "__cuda_array_interface__", None)
     if on_gpu is not None:
-        from monarch._src.rdma.cuda.arrays import memory_of_array
+        from monarch._src.rdma.cuda.device_arrays import memory_of_array
 
         return memory_of_array(value, on_gpu, what)
     try:
@@ -80,7 +80,7 @@ def _of_tensor(tensor: Any, what: str) -> Memory:
     if not size:
         raise ValueError(f"{what}: size 0; there is nothing to move")
     if place == "cuda":
-        from monarch._src.rdma.cuda.arrays import memory_of_tensor
+        from monarch._src.rdma.cuda.device_arrays import memory_of_tensor
 
         return memory_of_tensor(tensor, size, what)
     return Memory(tensor.data_ptr(), size, False, tensor, tensor.untyped_storage())

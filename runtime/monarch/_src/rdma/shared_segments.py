@@ -23,7 +23,7 @@ import msgspec
 from monarch._src.net.local.interrupt import GuardedLock
 from monarch._src.rdma.memory import view_of
 from monarch._src.system import shared_memory
-from monarch._src.system.finalize import on_last_reference_dropped
+from monarch._src.system.last_reference import on_last_reference_dropped
 
 
 class Segment(msgspec.Struct, eq=False):

@@ -23,7 +23,7 @@ from monarch._src.actor.context import current
 from monarch._src.actor.endpoint import Actor, concurrent_endpoint, endpoint
 from monarch._src.errors import CollectiveError
 from monarch._src.mesh.actor_mesh import ActorMesh
-from monarch._src.mesh.process_groups import (
+from monarch._src.mesh.process_group_methods import (
     forget_device_meshes,
     has_device_mesh,
     keep_device_mesh,

@@ -18,7 +18,7 @@ from monarch._src.actor.background import returns_future
 from monarch._src.errors import ActorError
 from monarch._src.events import MeshStopped, RankFailed, RankRestarting, bus
 from monarch._src.mesh.meshes import ProcMesh, shared_procs
-from monarch._src.mesh.process_groups import DeviceMeshRef
+from monarch._src.mesh.process_group_methods import DeviceMeshRef
 from monarch._src.shape import Region
 from monarch._src.spmd.group_plan import (
     CPU,

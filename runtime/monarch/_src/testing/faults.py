@@ -32,7 +32,7 @@ from monarch._src.mesh.actor_mesh import ActorMesh, call_target_of
 from monarch._src.mesh.client import current_session
 from monarch._src.mesh.meshes import HostMesh, ProcMesh, shared_procs
 from monarch._src.system.process import signal_name
-from monarch._src.testing import links
+from monarch._src.testing import link_rules
 from monarch._src.wire.ids import proc_node
 from monarch._src.wire.messages import LinkRule
 
@@ -249,7 +249,7 @@ def _on_links(
     # program or with all processes, the ranks of `mesh` hold both directions.
     mirrored = other is not None and not other.is_client and not loses
     rule = LinkRule(
-        next(links.numbers), tuple(target.nodes if other is None else other.nodes), other is None,
+        next(link_rules.numbers), tuple((target if other is None else other).nodes), other is None,
         holds, delay_s, loses, loses_on, seed, not mirrored,
     )  # fmt: skip
     ends = [(target, rule)]
@@ -460,10 +460,10 @@ class _Target:
         if not self.exists():
             raise MeshGoneError(f"{self.name}: the mesh has been stopped, or its host is gone")
 
-    def tell(self, *, add: Sequence[LinkRule] = (), lift: Sequence[int] = ()) -> links.Told:
+    def tell(self, *, add: Sequence[LinkRule] = (), lift: Sequence[int] = ()) -> link_rules.Told:
         dead = self._run.known.dead(self._ref.uid)
         ranks = [rank for rank in self.ranks if rank not in dead]
-        return links.tell(self._run, self._ref, ranks, add, lift, ANSWER_S)
+        return link_rules.tell(self._run, self._ref, ranks, add, lift, ANSWER_S)
 
 
 KINDS = ("kill", "stop", "slow", "partition")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from monarch._src.net.state.link_faults import IN, OUT, VIA_AGENT, Links, Verdict
+from monarch._src.net.state.link_faults import IN, OUT, VIA_AGENT, FaultyLinks, Verdict
 from monarch._src.wire.messages import LinkRule
 
 HOLD = LinkRule(1, ("a",), holds=True)
@@ -18,14 +18,14 @@ LOSE = LinkRule(3, ("a",), loses=1.0)
 
 
 def test_without_rules_everything_passes() -> None:
-    links: Links[int] = Links("me")
+    links: FaultyLinks[int] = FaultyLinks("me")
     assert links.came(IN, "a", 1, 0.0, lossy=True) is Verdict.PASS
     assert not links
     assert links.next_due(IN) is None
 
 
 def test_a_hold_holds_both_ways_until_it_is_lifted() -> None:
-    links: Links[int] = Links("me")
+    links: FaultyLinks[int] = FaultyLinks("me")
     links.ruled(HOLD)
     for direction in (IN, OUT, VIA_AGENT):
         assert links.came(direction, "a", 1, 0.0, lossy=False) is Verdict.WAIT
@@ -40,7 +40,7 @@ def test_a_hold_holds_both_ways_until_it_is_lifted() -> None:
 
 
 def test_a_delay_is_counted_from_when_each_came() -> None:
-    links: Links[int] = Links("me")
+    links: FaultyLinks[int] = FaultyLinks("me")
     links.ruled(SLOW)
     links.came(IN, "a", 1, 10.0, lossy=False)
     links.came(IN, "a", 2, 11.0, lossy=False)
@@ -52,7 +52,7 @@ def test_a_delay_is_counted_from_when_each_came() -> None:
 
 
 def test_of_several_rules_the_longest_counts() -> None:
-    links: Links[int] = Links("me")
+    links: FaultyLinks[int] = FaultyLinks("me")
     links.ruled(SLOW)
     links.ruled(LinkRule(4, ("a",), delay_s=5.0))
     links.came(IN, "a", 1, 0.0, lossy=False)
@@ -62,14 +62,14 @@ def test_of_several_rules_the_longest_counts() -> None:
 
 
 def test_others_are_all_but_those() -> None:
-    links: Links[int] = Links("me")
+    links: FaultyLinks[int] = FaultyLinks("me")
     links.ruled(LinkRule(1, ("a",), others=True, holds=True))
     assert links.came(IN, "a", 1, 0.0, lossy=False) is Verdict.PASS
     assert links.came(IN, "b", 1, 0.0, lossy=False) is Verdict.WAIT
 
 
 def test_a_peer_is_a_place_whichever_process_has_it() -> None:
-    links: Links[int] = Links("me")
+    links: FaultyLinks[int] = FaultyLinks("me")
     links.ruled(LinkRule(1, ("5.2", "5.3.7"), holds=True))
     for node, verdict in (
         ("5.2", Verdict.WAIT), ("5.2.1", Verdict.WAIT),
@@ -79,7 +79,7 @@ def test_a_peer_is_a_place_whichever_process_has_it() -> None:
 
 
 def test_what_peers_hold_themselves_is_not_held_twice() -> None:
-    links: Links[int] = Links("me")
+    links: FaultyLinks[int] = FaultyLinks("me")
     links.ruled(LinkRule(1, ("a",), holds=True, both=False))
     assert links.came(OUT, "a", 1, 0.0, lossy=False) is Verdict.PASS
     assert links.came(IN, "a", 1, 0.0, lossy=False) is Verdict.WAIT
@@ -87,7 +87,7 @@ def test_what_peers_hold_themselves_is_not_held_twice() -> None:
 
 
 def test_only_what_may_be_lost_is_and_it_is_told_when_the_rule_is_lifted() -> None:
-    links: Links[int] = Links("me")
+    links: FaultyLinks[int] = FaultyLinks("me")
     links.ruled(LOSE)
     assert links.came(IN, "a", 1, 0.0, lossy=False) is Verdict.PASS
     assert links.came(IN, "a", 2, 0.0, lossy=True) is Verdict.LOST
@@ -99,7 +99,7 @@ def test_only_what_may_be_lost_is_and_it_is_told_when_the_rule_is_lifted() -> No
 
 @pytest.mark.parametrize("direction", [OUT, VIA_AGENT])
 def test_answers_are_lost_whichever_way_they_leave(direction: str) -> None:
-    links: Links[int] = Links("me")
+    links: FaultyLinks[int] = FaultyLinks("me")
     links.ruled(LinkRule(1, ("a",), loses=1.0, loses_on="out"))
     assert links.came(direction, "a", 1, 0.0, lossy=True) is Verdict.LOST
 
@@ -107,7 +107,7 @@ def test_answers_are_lost_whichever_way_they_leave(direction: str) -> None:
 @given(st.integers(), st.floats(0.05, 0.95))
 def test_a_seed_loses_the_same_ones_and_each_process_its_own(seed: int, part: float) -> None:
     def lost(name: str) -> list[int]:
-        links: Links[int] = Links(name)
+        links: FaultyLinks[int] = FaultyLinks(name)
         links.ruled(LinkRule(1, (), others=True, loses=part, seed=seed))
         for item in range(200):
             links.came(IN, "a", item, 0.0, lossy=True)
@@ -118,7 +118,7 @@ def test_a_seed_loses_the_same_ones_and_each_process_its_own(seed: int, part: fl
 
 
 def test_a_rule_is_made_once() -> None:
-    links: Links[int] = Links("me")
+    links: FaultyLinks[int] = FaultyLinks("me")
     links.ruled(HOLD)
     with pytest.raises(ValueError, match="in force already"):
         links.ruled(HOLD)
@@ -129,7 +129,7 @@ class Traffic(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.links: Links[int] = Links("me")
+        self.links: FaultyLinks[int] = FaultyLinks("me")
         self.now = 0.0
         self.number = 0
         self.rules: set[int] = set()

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from monarch._src.net.streams import channel as module
-from monarch._src.net.streams.channel import CHUNK, Connection, Keys, proven
+from monarch._src.net.streams import connection as module
+from monarch._src.net.streams.connection import CHUNK, Connection, StreamKeys, proven
 from monarch._src.net.streams.server import TcpServer
 from monarch._src.net.streams.sockets import LOOPBACK, ServerAddress, dial
 from monarch._src.rdma.handle import VERSION, Handle
@@ -28,13 +28,13 @@ from monarch._src.wire.encryption import HEAD, RECORD, TAG
 
 SIZES = [1, HEAD, TAG, 4096, RECORD - 1, RECORD, RECORD + 1, 3 * RECORD + 5, CHUNK + 1]
 PATIENCE_S = 60.0
-KEYS = Keys(bytes(32), bytes([1]) * 32)
+KEYS = StreamKeys(bytes(32), bytes([1]) * 32)
 Pair = tuple[Connection, Connection]
 
 
-def ends(keys: Keys | None) -> Pair:
+def ends(keys: StreamKeys | None) -> Pair:
     one, other = socket.socketpair()
-    theirs = None if keys is None else Keys(keys.receives, keys.sends)
+    theirs = None if keys is None else StreamKeys(keys.receives, keys.sends)
     made = proven(one, keys), proven(other, theirs)
     for end in made:
         end.limit(PATIENCE_S)
@@ -167,7 +167,7 @@ def test_a_deadline_that_is_past_sends_nothing(pair: Pair) -> None:
 def on_the_wire(unit: bytes) -> bytes:
     """What `unit` is sealed as by the other end of `sealed`."""
     one, other = socket.socketpair()
-    end = proven(one, Keys(KEYS.receives, KEYS.sends))
+    end = proven(one, StreamKeys(KEYS.receives, KEYS.sends))
 
     def send() -> None:
         end.send(unit)

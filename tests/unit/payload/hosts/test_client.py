@@ -15,7 +15,7 @@ from functools import partial
 import psutil
 import pytest
 
-from monarch._src.net.streams.channel import Connection
+from monarch._src.net.streams.connection import Connection
 from monarch._src.net.streams.protocol import (
     ANSWER,
     DONE,

@@ -25,7 +25,7 @@ from monarch._src.rdma.transports.base import (
 )
 from monarch._src.rdma.transports.cma import CmaLink
 from monarch._src.rdma.transports.cuda_ipc import CudaIpcLink
-from monarch._src.rdma.transports.local_peer import Peer
+from monarch._src.rdma.transports.local_peer import LocalPeer
 from monarch._src.system import shared_memory
 from tests.support.fake_cuda import INVALID_VALUE, OUT_OF_MEMORY, FakeDriver
 from tests.support.fake_gpu_arrays import DeviceArray
@@ -67,9 +67,9 @@ class Both:
             VERSION, owner, slot, key, memory.size, memory.readonly, False, "a", "a", on_gpu
         )
 
-    def peer(self) -> Peer:
+    def peer(self) -> LocalPeer:
         self.now(self.of_reader)
-        return Peer(self.regions.owner)
+        return LocalPeer(self.regions.owner)
 
     def link(self) -> CudaIpcLink:
         return CudaIpcLink(self.peer())
@@ -103,7 +103,7 @@ def is_waited_for(file: int) -> bool:
         return any("->" in line and f":{file} " in line for line in locks)
 
 
-def is_live(both: Both, peer: Peer) -> bool:
+def is_live(both: Both, peer: LocalPeer) -> bool:
     return peer.keys.find(both.handle.slot, both.handle.key, both.handle.size) is not None
 
 

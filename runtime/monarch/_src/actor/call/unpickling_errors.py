@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from monarch._src import pickling, wire
 from monarch._src.actor.call.target import Target
-from monarch._src.actor.errors.frames import IN_RUNTIME
+from monarch._src.actor.errors.traceback_frames import IN_RUNTIME
 from monarch._src.failures.endpoint_text import endpoint_text
 from monarch._src.failures.report import RankFailure
 from monarch._src.pickling.pickler import pickle_in

@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from monarch._src.actor.errors.frames import MOST_FRAMES, frames_of
+from monarch._src.actor.errors.traceback_frames import MOST_FRAMES, frames_of
 from monarch._src.actor.serialize import pack_value, unpack_value
 from monarch._src.errors import ActorError, SupervisionError, death_error
 from monarch._src.failures.report import FailureKind, OutOfMemory, RankFailure

@@ -23,7 +23,7 @@ from monarch._src.config import settings
 from monarch._src.errors import MessageLostError
 from monarch._src.failures.report import at_text
 from monarch._src.net.node import Node
-from monarch._src.net.state.link_faults import IN, OUT, VIA_AGENT, Links, Verdict
+from monarch._src.net.state.link_faults import IN, OUT, VIA_AGENT, FaultyLinks, Verdict
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.ids import AGENT
 from monarch._src.wire.messages import (
@@ -51,7 +51,7 @@ class LinkFaults:
     def __init__(self, runtime: InspectedRuntime) -> None:
         self._runtime = runtime
         self._node = runtime.node
-        self._links: Links[_Item] = Links(runtime.name)
+        self._links: FaultyLinks[_Item] = FaultyLinks(runtime.name)
         # Guards the links, and the sending of messages, so that they leave in order.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)

@@ -29,8 +29,8 @@ from monarch._src.actor.context import (
 )
 from monarch._src.actor.deadlock.state.waits import ActorWaits
 from monarch._src.actor.endpoint import ActorClass, actor_class
-from monarch._src.actor.errors.frames import frames_here
 from monarch._src.actor.errors.remote import describe, without_keyboard
+from monarch._src.actor.errors.traceback_frames import frames_here
 from monarch._src.actor.forked import end_fork
 from monarch._src.actor.run.endpoint_table import EndpointTable
 from monarch._src.actor.run.mailbox import Mailbox, Stop

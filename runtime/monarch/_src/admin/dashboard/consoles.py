@@ -21,7 +21,7 @@ import msgspec
 
 from monarch._src.debug.commands import Console, DebugCommands
 from monarch._src.debug.listing import WaitingRank
-from monarch._src.debug.rank.frames import Source
+from monarch._src.debug.rank.user_frames import Source
 from monarch._src.debug.terminal_connection import TerminalConnection
 from monarch._src.errors import DebugError
 from monarch._src.session.directories import Session

@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from monarch._src.actor.context import ActorInstance, current
-from monarch._src.actor.hooks import Debugger
 from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.run.running_calls import CallAborted
 from monarch._src.actor.runtime import Runtime, runtime_or_none
-from monarch._src.debug.rank.frames import code_at, function_of, is_all_users
+from monarch._src.actor.runtime_hooks import Debugger
 from monarch._src.debug.rank.types import ENTRY_CODES, Bridge, Ending, Stop
+from monarch._src.debug.rank.user_frames import code_at, function_of, is_all_users
 from monarch._src.errors import CallCancelled
 from monarch._src.net.local.interrupt import GuardedLock, uninterrupted
 from monarch._src.net.local.waitable import Waitable

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType, TracebackType
 from typing import Any, Protocol
 
-from monarch._src.debug.rank.frames import (
+from monarch._src.debug.rank.user_frames import (
     Source,
     bottom_of,
     is_runtime,

@@ -56,7 +56,7 @@ class Woken(msgspec.Struct, frozen=True):
 Arrival: TypeAlias = "ChunkAnswered | ChunkUnsent | RankLost | Woken"
 
 
-class Answers:
+class ChunkAnswers:
     """The answers of a map that are not taken yet."""
 
     def __init__(
@@ -107,7 +107,7 @@ class ChunkCall(PendingCall):
     __slots__ = ("_answers", "_chunk", "_reader", "_target")
 
     def __init__(
-        self, target: Target, region: Region, chunk: Chunk, answers: Answers,
+        self, target: Target, region: Region, chunk: Chunk, answers: ChunkAnswers,
         reader: Future[Any] | None = None,
     ) -> None:  # fmt: skip
         """`reader`: the future that waits for this chunk alone, if any."""

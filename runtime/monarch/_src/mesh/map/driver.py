@@ -41,8 +41,8 @@ from monarch._src.mesh.actor_mesh import ActorMesh, call_target_of
 from monarch._src.mesh.map import open_maps
 from monarch._src.mesh.map.arguments import MapArguments
 from monarch._src.mesh.map.calls import (
-    Answers,
     ChunkAnswered,
+    ChunkAnswers,
     ChunkCall,
     ChunkUnsent,
     RankLost,
@@ -61,7 +61,7 @@ from monarch._src.mesh.map.parcels import (
     wrapped,
 )
 from monarch._src.mesh.map.state.schedule import MOST_IN_FLIGHT, Chunk, MapSchedule
-from monarch._src.mesh.map.worker import ALL, Answer
+from monarch._src.mesh.map.worker import ALL, ChunkAnswer
 from monarch._src.pickling.pickler import is_plain
 from monarch._src.shape import Region
 from monarch._src.wire.frames import Payload
@@ -118,7 +118,7 @@ class MapRun:
             runtime.ownership, target.procs.uid, frozenset(living), target.uid,
             owned=target.procs.owner == runtime.name,
         )  # fmt: skip
-        self._answers = Answers(runtime.new_future, self._deaths.note_lost)
+        self._answers = ChunkAnswers(runtime.new_future, self._deaths.note_lost)
         self._losses: dict[int, list[RankFailure]] = {}  # by item
         self._until = None if arguments.timeout is None else monotonic() + arguments.timeout
         self._ended = False
@@ -313,7 +313,7 @@ class MapRun:
     def _on_answered(self, answer: ChunkAnswered) -> Sequence[Result]:
         chunk = answer.chunk
         try:
-            done = cast(Answer, answer.read())
+            done = cast(ChunkAnswer, answer.read())
         except ActorError:
             raise  # of no item: the call was cancelled
         except Exception as unreadable:  # all parcels are readable, so this is every item's

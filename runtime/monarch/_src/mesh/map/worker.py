@@ -50,7 +50,7 @@ NamePair: TypeAlias = "tuple[list[str], list[str]]"
 Call: TypeAlias = "tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]"
 
 
-class Answer(NamedTuple):
+class ChunkAnswer(NamedTuple):
     """The answer for a chunk."""
 
     values: list[Any]
@@ -84,7 +84,7 @@ class Map(Actor):
         self._conflicts = name_scopes.bind(function, vars(sys.modules[MAIN]))
 
     @endpoint
-    def run(self, items: list[Any] | None, parcel: Parcel | None = None) -> Answer:
+    def run(self, items: list[Any] | None, parcel: Parcel | None = None) -> ChunkAnswer:
         """Run the function on each item. An item that raises has None as its value.
 
         Every exception of the function is the error of its item, also one that is no `Exception`.
@@ -104,7 +104,7 @@ class Map(Actor):
             self._raise_if_cancelled(error)
             assert parcel is not None
             failure = (ALL, _packed(_unreadable_item(parcel, error)))
-            return Answer([], [], [], [failure], 0.0, 1, self._new_conflicts())
+            return ChunkAnswer([], [], [], [failure], 0.0, 1, self._new_conflicts())
         values: list[Any] = []
         parcels: list[int] = []
         failures: list[tuple[int, bytes]] = []
@@ -134,7 +134,9 @@ class Map(Actor):
                     break
             values.append(value)
         seconds, classes = monotonic() - began_at, wrapped_classes(shared)
-        return Answer(values, parcels, classes, failures, seconds, begun, self._new_conflicts())
+        return ChunkAnswer(
+            values, parcels, classes, failures, seconds, begun, self._new_conflicts()
+        )
 
     def _new_conflicts(self) -> NamePair:
         found, self._conflicts = self._conflicts, Conflicts()

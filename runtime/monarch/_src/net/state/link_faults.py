@@ -70,7 +70,7 @@ def _place_of(node: str) -> object:
     return parse_proc_node(node) or node
 
 
-class Links(Generic[T]):
+class FaultyLinks(Generic[T]):
     """The links of the process `name`, and the rules on them."""
 
     def __init__(self, name: str) -> None:

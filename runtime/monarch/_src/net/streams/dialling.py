@@ -19,7 +19,7 @@ from collections.abc import Callable
 import msgspec
 
 from monarch._src.config import settings
-from monarch._src.net.streams.channel import Connection
+from monarch._src.net.streams.connection import Connection
 from monarch._src.net.streams.server import Requests, TcpServer
 from monarch._src.net.streams.sockets import (
     LOOPBACK,

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from monarch._src.net.streams.channel import Connection, hang_up
+from monarch._src.net.streams.connection import Connection, hang_up
 from monarch._src.net.streams.protocol import (
     ANSWER,
     DONE,

@@ -24,7 +24,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from monarch._src.net.streams.channel import Connection, Keys, proven, received, until
+from monarch._src.net.streams.connection import Connection, StreamKeys, proven, received, until
 from monarch._src.wire.encryption import KEY_BYTES, same_secret
 
 LOOPBACK = "127.0.0.1"
@@ -185,7 +185,7 @@ def _introduced(connection: socket.socket, place: ServerAddress) -> Connection:
     if not place.sealed:
         return proven(connection, None)
     by_client, by_server = _keys(place.secret, ours, theirs)
-    return proven(connection, Keys(by_client, by_server))
+    return proven(connection, StreamKeys(by_client, by_server))
 
 
 def admit(connection: socket.socket, secret: bytes, *, sealed: bool) -> Connection | None:
@@ -202,7 +202,7 @@ def admit(connection: socket.socket, secret: bytes, *, sealed: bool) -> Connecti
     if not sealed:
         return proven(connection, None)
     by_client, by_server = _keys(secret, theirs, ours)
-    return proven(connection, Keys(by_server, by_client))
+    return proven(connection, StreamKeys(by_server, by_client))
 
 
 def _proof(secret: bytes, one: bytes, other: bytes) -> bytes:

@@ -15,7 +15,12 @@ import msgspec
 from monarch._src.host.parts import AgentView, Handlers, Part
 from monarch._src.host.state.procs import Mesh, ProcState
 from monarch._src.observe.flame_graph import py_spy_record
-from monarch._src.observe.flame_graph.py_spy_record import MOST_RANKS, Job, Order, SampledRank
+from monarch._src.observe.flame_graph.py_spy_record import (
+    MOST_RANKS,
+    SampledRank,
+    SampleJob,
+    SampleOrder,
+)
 from monarch._src.observe.stacks.py_spy import find_py_spy, not_installed, start_reader
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.ids import OBSERVER
@@ -54,14 +59,14 @@ class FlameGraphService(Part):
     def _begin(self, peer: str, message: SampleStacks, program: str) -> None:
         meshes = self._agent.host.meshes
         wanted = message.meshes or [(uid, list[int]()) for uid in meshes]
-        jobs: list[Job] = []
+        jobs: list[SampleJob] = []
         room = MOST_RANKS
         for uid, ranks in wanted:
             if uid in meshes:
                 job = job_of(meshes[uid], ranks, room)
                 room -= sum(bool(rank.pid) for rank in job.ranks)
                 jobs.append(job)
-        order = Order(
+        order = SampleOrder(
             program, jobs, message.seconds, message.rate, message.threads, message.native,
             message.nonblocking,
         )  # fmt: skip
@@ -74,12 +79,12 @@ class FlameGraphService(Part):
     def _on_end(self, peer: str, request: int, output: bytes, status: int) -> None:
         self._is_sampling = False
         try:
-            report = msgspec.msgpack.decode(output, type=py_spy_record.Report)
+            report = msgspec.msgpack.decode(output, type=py_spy_record.SampleReport)
         except UNREADABLE:
             why = f"the process that samples ranks ended with status {status}; see agent.log"
             if status == -signal.SIGALRM:
                 why = "the ranks were not sampled in time"
-            report = py_spy_record.Report([], why)
+            report = py_spy_record.SampleReport([], why)
         self._answer(peer, StacksSampled(request, report.meshes, report.problem))
         self._next()
 
@@ -89,7 +94,7 @@ class FlameGraphService(Part):
             self._agent.node.drop(peer)  # an observer connects for one question
 
 
-def job_of(mesh: Mesh, ranks: Sequence[int], room: int) -> Job:
+def job_of(mesh: Mesh, ranks: Sequence[int], room: int) -> SampleJob:
     """The order for these ranks of a mesh (none: all), of which `room` are sampled."""
     found: list[SampledRank] = []
     for rank in ranks or mesh.ranks:
@@ -104,4 +109,4 @@ def job_of(mesh: Mesh, ranks: Sequence[int], room: int) -> Job:
         else:
             found.append(SampledRank(rank, 0, TOO_MANY))
     spec = mesh.spec
-    return Job(mesh.uid, spec.name, spec.labels, spec.sizes, found)
+    return SampleJob(mesh.uid, spec.name, spec.labels, spec.sizes, found)

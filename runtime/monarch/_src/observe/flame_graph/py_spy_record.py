@@ -34,7 +34,7 @@ class SampledRank(msgspec.Struct, array_like=True):
     why: str = ""
 
 
-class Job(msgspec.Struct, array_like=True):
+class SampleJob(msgspec.Struct, array_like=True):
     """The part of an order for one mesh."""
 
     mesh: int
@@ -44,11 +44,11 @@ class Job(msgspec.Struct, array_like=True):
     ranks: list[SampledRank]
 
 
-class Order(msgspec.Struct, array_like=True):
+class SampleOrder(msgspec.Struct, array_like=True):
     """The input. See `SampleStacks` for the last fields."""
 
     program: str
-    jobs: list[Job]
+    jobs: list[SampleJob]
     seconds: int
     rate: int
     threads: bool
@@ -56,7 +56,7 @@ class Order(msgspec.Struct, array_like=True):
     nonblocking: bool
 
 
-class Report(msgspec.Struct, array_like=True):
+class SampleReport(msgspec.Struct, array_like=True):
     """The output. `problem`: why no rank could be sampled."""
 
     meshes: list[MeshSamples]
@@ -66,7 +66,7 @@ class Report(msgspec.Struct, array_like=True):
 class _Run:
     """A running py-spy that samples one rank."""
 
-    def __init__(self, order: Order, rank: SampledRank) -> None:
+    def __init__(self, order: SampleOrder, rank: SampledRank) -> None:
         self.rank = rank
         # Both are closed with this process.
         self.output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
@@ -113,7 +113,7 @@ class _Run:
         return refusal(said) if is_refusal(said) else f"could not be sampled: {in_short(said)}"
 
 
-def sample(order: Order) -> Report:
+def sample(order: SampleOrder) -> SampleReport:
     """Sample all ranks of the order."""
     runs = {
         (job.mesh, rank.rank): _Run(order, rank)
@@ -125,7 +125,7 @@ def sample(order: Order) -> Report:
     found = {key: run.stacks(until, threads=order.threads) for key, run in runs.items()}
     problems = [one for one in found.values() if isinstance(one, str)]
     if problems and len(problems) == len(found) and is_refusal(problems[0]):
-        return Report([], problems[0])
+        return SampleReport([], problems[0])
     meshes: list[MeshSamples] = []
     for job in order.jobs:
         by_rank: dict[int, dict[Stack, int]] = {}
@@ -137,14 +137,14 @@ def sample(order: Order) -> Report:
             elif one is not None:
                 by_rank[rank.rank] = one
         meshes.append(samples.of_mesh(job.mesh, job.name, job.labels, job.sizes, by_rank, unread))
-    return Report(meshes)
+    return SampleReport(meshes)
 
 
 def main() -> None:
     """Read an order from stdin, write the report to stdout."""
     die_with_parent(os.getppid())
     with open(0, "rb", closefd=False) as orders:
-        order = msgspec.msgpack.decode(orders.read(), type=Order)
+        order = msgspec.msgpack.decode(orders.read(), type=SampleOrder)
     # Runs of py-spy are killed at the deadline; the timer ends this process if that fails.
     signal.setitimer(signal.ITIMER_REAL, order.seconds + 2 * SPARE_S)
     with open(1, "wb", closefd=False) as answer:

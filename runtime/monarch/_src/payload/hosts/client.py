@@ -37,7 +37,7 @@ from functools import partial
 import msgspec
 
 from monarch._src.config import settings
-from monarch._src.net.streams.channel import Connection
+from monarch._src.net.streams.connection import Connection
 from monarch._src.net.streams.dialling import Dialling
 from monarch._src.net.streams.protocol import (
     ANSWER,

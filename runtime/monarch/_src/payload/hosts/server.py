@@ -18,7 +18,7 @@ import struct
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from monarch._src.net.streams.channel import Connection
+from monarch._src.net.streams.connection import Connection
 from monarch._src.net.streams.protocol import (
     DONE,
     PART,

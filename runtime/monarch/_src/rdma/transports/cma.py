@@ -21,7 +21,7 @@ from monarch._src.rdma.transports.base import (
     Piece,
     TransportFailed,
 )
-from monarch._src.rdma.transports.local_peer import Peer
+from monarch._src.rdma.transports.local_peer import LocalPeer
 from monarch._src.system import shared_memory
 
 
@@ -32,7 +32,7 @@ class CmaLink:
     at_once: ClassVar[bool] = True
     takes_gpus: ClassVar[bool] = False
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: LocalPeer) -> None:
         self._peer = peer
         self.piece = 1 << 23
         self.streams = 2

@@ -42,7 +42,7 @@ from monarch._src.rdma.transports.base import (
     TransportFailed,
     device_of,
 )
-from monarch._src.rdma.transports.local_peer import Peer
+from monarch._src.rdma.transports.local_peer import LocalPeer
 
 NOT_EXPORTED = (
     "memory of torch can be shared with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False in "
@@ -70,7 +70,7 @@ class CudaIpcLink:
     at_once: ClassVar[bool] = False
     takes_gpus: ClassVar[bool] = True
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: LocalPeer) -> None:
         self._peer = peer
         self.piece = 1 << 25
         self.streams = 2

@@ -39,7 +39,7 @@ def is_alive(fd: int) -> bool:
     return not poller.poll(0)
 
 
-class Peer:
+class LocalPeer:
     """A process of this host, with its memory; see the module's docstring.
 
     Raises:

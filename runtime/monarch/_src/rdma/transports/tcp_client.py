@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from monarch._src.net.streams.channel import Connection
+from monarch._src.net.streams.connection import Connection
 from monarch._src.net.streams.protocol import (
     ANSWER,
     DONE,

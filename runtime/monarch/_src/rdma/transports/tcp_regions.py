@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from monarch._src.net.streams.channel import Connection
+from monarch._src.net.streams.connection import Connection
 from monarch._src.net.streams.protocol import (
     DONE,
     FAILED,

@@ -20,8 +20,7 @@ from monarch._src.rdma.transports.ibverbs import Ask, IbverbsLink
 from monarch._src.rdma.transports.local_peer import process_of
 from monarch._src.rdma.verbs import sysfs
 from monarch._src.rdma.verbs.card import Card
-from monarch._src.rdma.verbs.protocol import Connect, Connected, Wants, decode, encode
-from monarch._src.rdma.verbs.protocol import Grants as GrantsAnswer
+from monarch._src.rdma.verbs.protocol import Connect, Connected, Grants, Wants, decode, encode
 from monarch._src.rdma.verbs.server import VerbsServer
 from monarch._src.wire.messages import CONNECT, GRANT, HANG_UP
 
@@ -81,7 +80,7 @@ class Cards:
         server = self._server
         if what == GRANT:
             said = decode(body, Wants)
-            return encode(GrantsAnswer(False) if server is None else server.grant(said))
+            return encode(Grants(False) if server is None else server.grant(said))
         if what == HANG_UP and server is not None:
             server.hang_up(body)
         return b""

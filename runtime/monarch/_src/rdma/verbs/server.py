@@ -32,8 +32,7 @@ from monarch._src.rdma.transports.base import TransportFailed
 from monarch._src.rdma.verbs.card import Card, first_packet
 from monarch._src.rdma.verbs.channel import LANES, connect_all
 from monarch._src.rdma.verbs.device_choice import why_not_together
-from monarch._src.rdma.verbs.protocol import Connect, Connected, Ends, Grant, Want, Wants
-from monarch._src.rdma.verbs.protocol import Grants as GrantsAnswer
+from monarch._src.rdma.verbs.protocol import Connect, Connected, Ends, Grant, Grants, Want, Wants
 
 MOST = 1 << 16
 
@@ -68,7 +67,7 @@ class _Registration(msgspec.Struct, eq=False):
     slots: set[int] = msgspec.field(default_factory=set[int])  # those that peers know
 
 
-class Grants:
+class GrantedRegions:
     """Grants peers access to regions."""
 
     def __init__(self, card: Card, regions: Regions, cut_all: Callable[[], None]) -> None:
@@ -185,7 +184,7 @@ class VerbsServer:
             card.domain, address, PROBE_BYTES, writable=True, remote=True
         )
         self._queue = card.verbs.completion_queue(card.context, 1, None)  # stays empty
-        self.grants = Grants(card, regions, self.cut_all)
+        self.grants = GrantedRegions(card, regions, self.cut_all)
         self._probed = address, self._probe.rkey, PROBE_BYTES
 
     def connect(self, said: Connect) -> Connected:
@@ -218,12 +217,12 @@ class VerbsServer:
             raise
         return pairs, card.ends(pairs, first)
 
-    def grant(self, said: Wants) -> GrantsAnswer:
+    def grant(self, said: Wants) -> Grants:
         """The addresses and keys of regions, for a connected peer."""
         with self._lock:
             if said.channel not in self._served:
-                return GrantsAnswer(False)
-        return GrantsAnswer(True, tuple(self._granted(said)))
+                return Grants(False)
+        return Grants(True, tuple(self._granted(said)))
 
     def _granted(self, said: Wants) -> Sequence[Grant]:
         return [self.grants.grant(want) for want in said.wants]

@@ -229,7 +229,7 @@ def covered(
     return found, left
 
 
-class Runs(msgspec.Struct, frozen=True):
+class ElementRuns(msgspec.Struct, frozen=True):
     """A box, as it lies in a held part and in the wanted part, counted in elements.
 
     It consists of `count` runs of `length` contiguous elements. In the held part they lie within
@@ -264,13 +264,13 @@ class Runs(msgspec.Struct, frozen=True):
         return tuple(slice(a - b, a - b + n) for a, b, n in starts)
 
 
-def runs_of(box: Box, held: TensorSlice, wanted: TensorSlice) -> Runs:
+def runs_of(box: Box, held: TensorSlice, wanted: TensorSlice) -> ElementRuns:
     """The runs of a box that lies in both parts."""
     shape, strides = box.shape, strides_of(held.local_shape)
     outer = _outer(shape, held.local_shape, wanted.local_shape)
     start = _at(box, held, strides)
     last = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
-    return Runs(
+    return ElementRuns(
         box, held, wanted, prod(shape[outer:]), prod(shape[:outer]), start, start + last + 1,
         strides,
     )  # fmt: skip

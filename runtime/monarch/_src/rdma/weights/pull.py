@@ -35,9 +35,9 @@ from monarch._src.rdma.registrable import memory_of
 from monarch._src.rdma.transfer import Op
 from monarch._src.rdma.weights.layout import (
     Box,
+    ElementRuns,
     Entry,
     Facts,
-    Runs,
     TensorSlice,
     check_slices,
     covered,
@@ -200,7 +200,7 @@ class StateDictReader:
         return ""
 
     def _plan_box(
-        self, source: int, entry: Entry, box: Box, runs: Runs, facts: Facts, value: Any,
+        self, source: int, entry: Entry, box: Box, runs: ElementRuns, facts: Facts, value: Any,
         memory: Memory | None,
     ) -> None:  # fmt: skip
         size = runs.length * facts.itemsize

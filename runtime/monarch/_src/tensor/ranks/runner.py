@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from monarch._src.actor.errors.frames import IN_RUNTIME
+from monarch._src.actor.errors.traceback_frames import IN_RUNTIME
 from monarch._src.spmd.rank_watch import reason_of
 from monarch._src.tensor.opaque import OpaqueRef
 from monarch._src.tensor.packing import unpacked

@@ -173,7 +173,7 @@ def _storages(inputs: list[Any], watch: Watch) -> dict[int, Source]:
     return found
 
 
-class Region:
+class CompiledRegion:
     """What one key of a compiled function stands for."""
 
     def __init__(
@@ -261,7 +261,7 @@ class Compiled:
     def __init__(self, function: Callable[..., Any], verify: bool) -> None:
         self._function = function
         self._verify = verify
-        self._regions: dict[Any, Region] = {}
+        self._regions: dict[Any, CompiledRegion] = {}
         self._name = getattr(function, "__name__", type(function).__name__)
         update_wrapper(self, function)
 
@@ -342,7 +342,11 @@ class Compiled:
             raise unusable(handle)
 
     def _record(
-        self, bound: _Bound, before: Region | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        bound: _Bound,
+        before: CompiledRegion | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """Run the function, record its operations, and compare them with an earlier recording."""
         channel = bound.channel
@@ -357,7 +361,7 @@ class Compiled:
                 "compute gradients with torch.autograd.grad(loss, tensors) and use them as results",
             )  # fmt: skip
         results = results_of(self._name, result, bound.tensors, watch)
-        found = Region(channel, watch.recording, watch.foreign, results)
+        found = CompiledRegion(channel, watch.recording, watch.foreign, results)
         found.written_inputs = tuple(at for at, one in enumerate(states) if one.is_written)
         found.written_captured = [one.tensor for one in watch.foreign.values() if one.is_written]
         found.is_checked = not self._verify
@@ -370,7 +374,7 @@ class Compiled:
         self._regions[bound.key] = found
         return result
 
-    def _compare(self, key: Any, before: Region, found: Region) -> None:
+    def _compare(self, key: Any, before: CompiledRegion, found: CompiledRegion) -> None:
         """Raise if a function has done something else than before, with arguments of one key."""
         place = before.recording.difference(found.recording)
         if place < 0 and before.results.is_same(found.results):

@@ -33,7 +33,7 @@ def is_runtime(frame: FrameType) -> bool:
 
 
 def is_users(frame: FrameType) -> bool:
-    """Whether the frame is shown to users, as in tracebacks (`actor.errors.frames.frames_of`)."""
+    """Whether the frame is shown to users, as in tracebacks (`actor.errors.traceback_frames`)."""
     code = frame.f_code
     if is_runtime(frame):
         return False

@@ -34,7 +34,7 @@ CHUNK = 1 << 21
 _NOTHING = memoryview(b"")
 
 
-class Keys(msgspec.Struct, frozen=True):
+class StreamKeys(msgspec.Struct, frozen=True):
     """The keys of one connection, one for each direction; never used for another."""
 
     sends: bytes
@@ -169,7 +169,7 @@ class SealedConnection(Connection):
         return made
 
 
-def proven(made: socket.socket, keys: Keys | None) -> Connection:
+def proven(made: socket.socket, keys: StreamKeys | None) -> Connection:
     """The connection of that socket: encrypted with those keys, or plain."""
     if keys is None:
         return Connection(made)
