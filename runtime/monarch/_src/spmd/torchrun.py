@@ -30,6 +30,7 @@ from monarch._src.errors import (
     SupervisionError,
     death_error,
 )
+from monarch._src.failures.report import RankFailure
 from monarch._src.mesh.client import keeps_new_meshes
 from monarch._src.mesh.meshes import HostMesh, ProcMesh, this_host
 from monarch._src.mesh.restart_policy import LaterRestart
@@ -52,6 +53,11 @@ from monarch._src.system.ending_signals import SignalInterrupt
 NAME, DIM = "torchrun", "ranks"
 PRELOAD = ("torch", "torch.distributed")
 ENDED = "the run has ended on all ranks; --max-restarts N begins it again after such an end"
+LOST = (
+    "the run has ended on all ranks, and a host is lost; kill() the job and apply it again for "
+    "another, or run on a slice of those that are left"
+)
+_HOST_IS_LOST = ("host lost", "link lost", "out of reach")
 
 
 def torchrun(
@@ -273,9 +279,14 @@ def _merged(errors: Sequence[ActorError | SupervisionError]) -> ActorError | Sup
     failures = [failure for one in causes for failure in one.failures]
     if isinstance(first, SupervisionError):
         error = death_error(failures)
-        error.remedy = ENDED
+        error.remedy = remedy_after(failures)
         return error
     return ActorError(first.exception, failures=failures)
+
+
+def remedy_after(failures: Sequence[RankFailure]) -> str:
+    """The advice after these deaths. A run that is begun again has the same hosts."""
+    return LOST if any(one.kind in _HOST_IS_LOST for one in failures) else ENDED
 
 
 def _as_many(launch: Launch, hosts: HostMesh) -> HostMesh:
