@@ -20,8 +20,11 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from monarch._src.job.launchers import local_workers
 from monarch._src.net import session_directory as sessions
+from monarch.actor import shutdown_context
 from tests import netns
 from tests.leaks import TOKEN_VARIABLE
 
@@ -284,12 +287,16 @@ def of_jobs() -> list[Path]:
     return list(sessions.base_directory().glob(f"**/{local_workers.PREFIX}*"))
 
 
-def check_nothing_left(cluster: Cluster) -> None:
-    """Fail if there is a job, or a file of one. They are taken away for the next test."""
+@contextmanager
+def used(cluster: Cluster, patch: pytest.MonkeyPatch) -> Generator[None]:
+    """The cluster is that of this process. A test leaves no job there, and no file of one."""
+    patch.setenv("SLURM_CONF", str(cluster.conf))
+    yield
+    shutdown_context(reason="the test has ended")
     left = cluster.jobs()
     cluster.cancel_all()
     files = of_jobs()
-    for path in files:
+    for path in files:  # the next test would find them too
         shutil.rmtree(path, ignore_errors=True)
     assert (left, files) == ([], [])
 

@@ -47,10 +47,8 @@ def running_cluster(
 def cluster(
     running_cluster: slurm.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[slurm.Cluster]:
-    """The cluster, in which a test leaves no job, no key, and no directory of a worker."""
-    monkeypatch.setenv("SLURM_CONF", str(running_cluster.conf))
-    yield running_cluster
-    slurm.check_nothing_left(running_cluster)
+    with slurm.used(running_cluster, monkeypatch):
+        yield running_cluster
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from monarch._src.net import session_directory as sessions
-from monarch.actor import Actor, SupervisionError, endpoint, shutdown_context
+from monarch.actor import Actor, SupervisionError, endpoint
 from monarch.job import JobError, SlurmJob, open_waits
 from monarch.job.spmd import serve
 from tests import slurm
@@ -89,11 +89,8 @@ def running_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[slurm.
 def cluster(
     running_cluster: slurm.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[slurm.Cluster]:
-    """The cluster, in which a test leaves no job, and no file of one on its nodes."""
-    monkeypatch.setenv("SLURM_CONF", str(running_cluster.conf))
-    yield running_cluster
-    shutdown_context(reason="the test has ended")
-    slurm.check_nothing_left(running_cluster)
+    with slurm.used(running_cluster, monkeypatch):
+        yield running_cluster
 
 
 @pytest.fixture
@@ -231,17 +228,20 @@ def test_a_torchrun_command_runs_on_the_nodes(
     job.kill()
 
 
+TELLS = """
+import os, sys
+
+told = [os.environ[name] for name in ("SLURMD_NODENAME", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES")]
+with open(os.path.join(sys.argv[1], sys.argv[2] + os.environ["RANK"]), "w") as file:
+    file.write(" ".join(told))
+"""
+
+
 def test_each_role_of_an_app_has_nodes_of_its_own_in_one_allocation_with_its_resource(
     cluster: slurm.Cluster, options: dict[str, Any], tmp_path: Path
 ) -> None:
     script = tmp_path / "train.py"
-    script.write_text(
-        "import os, sys\n"
-        "from pathlib import Path\n"
-        "told = [os.environ[name] for name in ('SLURMD_NODENAME', 'WORLD_SIZE')]\n"
-        "gpus = os.environ.get('CUDA_VISIBLE_DEVICES')\n"
-        "Path(sys.argv[1], sys.argv[2] + os.environ['RANK']).write_text(f'{told} {gpus}')\n"
-    )
+    script.write_text(TELLS)
     resource = SimpleNamespace(cpu=1, gpu=1, memMB=-1)
     roles = [
         SimpleNamespace(
@@ -255,8 +255,10 @@ def test_each_role_of_an_app_has_nodes_of_its_own_in_one_allocation_with_its_res
     assert len(cluster.jobs()) == 1
     told = {name: (tmp_path / name).read_text() for name in ("trainer0", "trainer1", "reader0")}
     assert told == {
-        "trainer0": "['n0', '2'] 0", "trainer1": "['n1', '2'] 0", "reader0": "['n2', '1'] 0",
-    }  # fmt: skip
+        "trainer0": "n0 2 0",
+        "trainer1": "n1 2 0",
+        "reader0": "n2 1 0",
+    }
     job.kill()
 
 
