@@ -65,7 +65,7 @@ def main() -> None:
         return
     ranks: Any = procs.spawn("teller", Teller)
     places = list(ranks.place.call().get().values())
-    say(places=places, job=job.slurm_job_id, workers=job.places(), keys=job._keys)
+    say(places=places, job=job.slurm_job_id)
     for line in sys.stdin:
         word, *given = line.split()
         if word == "ask":
