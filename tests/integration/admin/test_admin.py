@@ -318,6 +318,32 @@ def test_files_of_the_server_are_private_and_go_with_it(four: ProcMesh, tmp_path
     assert directory.exists()
 
 
+CONNECTS = """
+import os, socket, sys
+os.setuid(65534)
+try:
+    socket.socket(socket.AF_UNIX).connect(sys.argv[1])
+except PermissionError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+def test_the_socket_is_closed_to_other_users_wherever_it_lies(
+    four: ProcMesh, tmp_path: Path
+) -> None:
+    four.initialized.get()
+    path = tmp_path / "own.sock"
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o711)
+    with admin_server(tmp_path, "--listen", f"unix:{path}"):
+        tried = subprocess.run(
+            [sys.executable, "-I", "-c", CONNECTS, str(path)],
+            capture_output=True, text=True, timeout=PATIENCE_S, check=True,
+        )  # fmt: skip
+    assert "Permission denied" in tried.stdout
+
+
 def test_two_servers_do_not_share_a_socket(admin: AdminProcess) -> None:
     second = command("--session", session_name())
     _, err = second.communicate(timeout=PATIENCE_S)

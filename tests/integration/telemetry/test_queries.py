@@ -7,8 +7,10 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -40,7 +42,7 @@ from tests.integration.gates import Gate, GateKeeper
 from tests.integration.sample_actors import Echo, Printer
 from tests.integration.telemetry.asking import ask
 from tests.integration.worker_actors import WorkerActor
-from tests.workers import PATIENCE_S, TRUST_ALL, workers
+from tests.workers import PATIENCE_S, TRUST_ALL, worker, workers
 
 Spawn = Callable[..., ProcMesh]
 
@@ -450,6 +452,40 @@ def test_several_hosts_answer_and_one_that_is_gone_is_named(
         assert whole.missing == (), "the silent host was not asked"
         (missing,) = partial.missing
         assert (missing.where, missing.reason) == (silent, "its host agent does not answer")
+        mesh.stop().get(timeout=PATIENCE_S)
+
+
+def test_a_query_ends_when_a_host_that_it_waits_for_dies(
+    monkeypatch: pytest.MonkeyPatch, faults: Faults
+) -> None:
+    monkeypatch.setattr(collect, "SILENCE_S", 10 * PATIENCE_S)  # the death alone ends the wait
+    with ExitStack() as stack:
+        # The directory of the one that is killed stays, so it has a place of its own. In /tmp,
+        # since the names of sockets have to be short.
+        folder = stack.enter_context(TemporaryDirectory(prefix="mt-", dir="/tmp"))
+        (first,) = stack.enter_context(workers(1))
+        second = stack.enter_context(
+            worker(
+                "--address", "tcp://127.0.0.1:0", "--keys", TRUST_ALL,
+                env={"XDG_RUNTIME_DIR": folder},
+            )
+        )  # fmt: skip
+        hosts = attach_to_workers(ca=TRUST_ALL, workers=[first.address, second.address])
+        mesh = hosts.spawn_procs({"gpus": 1}, name="far")
+        mesh.initialized.get(timeout=PATIENCE_S)
+        dies, lives = (ask(f"SELECT host FROM procs WHERE rank = {at}").rows[0][0] for at in (1, 0))
+        second.process.send_signal(signal.SIGSTOP)
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(query, "SELECT host, rank FROM procs ORDER BY rank")
+            with pytest.raises(TimeoutError):
+                asked.result(0.5)
+            second.process.send_signal(signal.SIGKILL)
+            found = asked.result(PATIENCE_S)
+        assert found.rows == ((lives, 0),)
+        assert {one.where for one in found.missing} <= {dies}
+        left = query("SELECT rank FROM procs WHERE state <> 'failed'", PATIENCE_S)
+        assert left.rows == ((0,),)
+        faults.take()
         mesh.stop().get(timeout=PATIENCE_S)
 
 

@@ -127,7 +127,9 @@ class Agent:
         self._selector = selectors.DefaultSelector()
         self._quiet: set[int] = set()
         self._has_events = True  # an event that the parts have not handled yet
-        self._outputs = OutputPipes(self._selector, self._on_lines, self._read_counter)
+        self._outputs = OutputPipes(
+            self._selector, self._on_lines, self._read_counter, self._is_behind
+        )
         self._zygotes = ZygotePool(
             zygote, self._register, self._selector.unregister, self._from_zygote
         )
@@ -478,10 +480,19 @@ class Agent:
         spec = self._host.meshes[proc.mesh].spec
         now_us, client = time.time_ns() // 1000, self._owner.client
         self._lines.add(now_us, proc.mesh, spec.name, proc.rank, lines, client)
-        owner = spec.owner
-        for wants in self._want_output:
-            if wants in (owner, self._owner.client):
-                self._node.send(wants, OutputLines(proc.mesh, proc.rank, lines))
+        for wants in self._readers(spec):
+            self._node.send(wants, OutputLines(proc.mesh, proc.rank, lines))
+
+    def _readers(self, spec: SpawnProcs) -> list[str]:
+        """The nodes that receive the lines of a mesh."""
+        return [one for one in self._want_output if one in (spec.owner, self._owner.client)]
+
+    def _is_behind(self, node: str) -> bool:
+        proc = self._host.proc(node)
+        if proc is None:
+            return False
+        readers = self._readers(self._host.meshes[proc.mesh].spec)
+        return any(self._node.is_behind(one) for one in readers)
 
     def _on_want_output(self, peer: str, message: WantOutput, _payload: Payload) -> None:
         if message.wanted:

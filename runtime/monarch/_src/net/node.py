@@ -298,6 +298,15 @@ class Node:
                     return True
         return peer.transmit(route, frames)
 
+    def is_behind(self, name: str) -> bool:
+        """Whether messages to a known node wait because it, or the link to its host, is slow."""
+        peer = self._peers.get(name)
+        if peer is None or peer.gone or peer.route is None:
+            return False
+        if peer.route == REMOTE:
+            return not self.send_limits.has_room(peer.site)
+        return self.router.is_behind(peer.route)
+
     def _send_placed(self, name: str, message: Message, payload: Payload, placed: Placed) -> bool:
         """Send a message whose large parts are in a segment that the receiver may map."""
         site = self.site_of(name)
