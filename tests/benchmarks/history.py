@@ -1,14 +1,18 @@
 """The cost of a call while history is kept, and the time of queries over it.
 
     python -m tests.benchmarks.history [--ranks 64] [--rounds 40]
+    python -m tests.benchmarks.history --only queries --ranks 1024
 
 Calls are timed in short series, with and without history in turn, so that other work on the machine
-meets both. `Python alone` is `call_path` with and without history: no socket, no other process.
+meets both. Memory of a rank: what it shares with no other process, after work that fills the rings
+of messages, calls, spans and log records, and after the same work without history. `Python alone`
+is `call_path` with and without history: no socket, no other process.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import statistics
 import subprocess
@@ -16,12 +20,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from typing import Any
 
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.state.history import HISTORY, MOST_ROWS, History
-from monarch.actor import Actor, endpoint, this_host
+from monarch.actor import Actor, endpoint, span, this_host
 from monarch.observe import query, record
 from tests.benchmarks import call_path
+from tests.benchmarks.against_peers import private_mib
 
 SERIES = 200
 QUERIES = (
@@ -39,6 +45,21 @@ class Worker(Actor):
     @endpoint
     def step(self) -> int:
         return 1
+
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
+
+    @endpoint
+    def fill(self, other: Any, rows: int) -> None:
+        """Have every ring of this rank take that many rows."""
+        log = logging.getLogger("tests.benchmarks.history")
+        log.addHandler(logging.NullHandler())  # so that no line is written
+        log.propagate = False
+        for number in range(rows):
+            other.step.call_one().get()
+            with span("train"):
+                log.error("step %d of some training, with a loss of %f", number, number / rows)
 
 
 def series(call: Callable[[], object]) -> float:
@@ -128,6 +149,25 @@ def memory() -> None:
     print(f"full rings of {MOST_ROWS} rows: messages {handled >> 10} KiB, calls {sent >> 10} KiB")
 
 
+def rank_memory(rounds: int = 3) -> None:
+    """Private memory of a rank without history, and with full rings of all kinds."""
+    found: dict[bool, list[float]] = {False: [], True: []}
+    for number in range(2 * rounds):
+        is_on = bool(number % 2)
+        record(3600 if is_on else 0)
+        mesh = this_host().spawn_procs({"gpus": 2}, name="workers")
+        workers = mesh.spawn("workers", Worker)
+        one, other = workers.slice(gpus=0), workers.slice(gpus=1)
+        one.fill.call_one(other, MOST_ROWS + 100).get()
+        for _ in range(MOST_ROWS):
+            one.step.call_one().get()
+        found[is_on].append(private_mib(one.pid.call_one().get()))
+        mesh.stop().get()
+    record(0)
+    off, on = (statistics.median(found[which]) for which in (False, True))
+    print(f"a rank without history {off:.2f} MiB, with full rings {on:.2f}: {on - off:.2f} more")
+
+
 def queries(ranks: int, rounds: int) -> None:
     """Queries over ranks whose rings of messages hold 200 rows each."""
     mesh = this_host().spawn_procs({"gpus": ranks}, name="workers")
@@ -136,6 +176,7 @@ def queries(ranks: int, rounds: int) -> None:
     for _ in range(200):
         workers.step.call().get()
     query("SELECT 1")
+    print(f"queries over {ranks} ranks, 200 messages each: median [least]")
     for sql in QUERIES:
         times: list[float] = []
         for _ in range(rounds):
@@ -152,16 +193,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--only", choices=("memory", "calls", "queries", "alone"))
     parser.add_argument("--callee", choices=("off", "on"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.callee:
         callee(options.callee == "on")
-    memory()
-    calls(options.rounds)
-    print(f"queries over {options.ranks} ranks, 200 messages each: median [least]")
-    queries(options.ranks, max(3, options.rounds // 8))
-    sys.stdout.flush()
-    python_alone()
+    for name, run in {
+        "memory": lambda: (memory(), rank_memory()),
+        "calls": lambda: calls(options.rounds),
+        "queries": lambda: queries(options.ranks, max(3, options.rounds // 8)),
+        "alone": python_alone,
+    }.items():
+        if options.only in (None, name):
+            run()
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What it costs to be watched: a call with and without OTLP, and snapshots of 1,024 ranks.
+"""What it costs to be watched: a call with history or OTLP, and snapshots of 1,024 ranks.
 
     python -m tests.benchmarks.watching
 
@@ -25,11 +25,12 @@ from tests.unit.admin.state.test_nodes import HOST, actor, proc
 
 RANKS = 1024
 CALLS = """
-import resource
+import os
 import sys
 import time
 
 from monarch.actor import Actor, endpoint, this_host
+from monarch.observe import record
 
 
 class Echo(Actor):
@@ -44,6 +45,8 @@ class Echo(Actor):
 
 if __name__ == "__main__":
     number, rounds = int(sys.argv[1]), 5
+    if "RECORDED" in os.environ:
+        record()
     echo = this_host().spawn_procs().spawn("echo", Echo)
     best = float("inf")
     for _ in range(rounds):
@@ -78,7 +81,8 @@ def best_ms(make: Callable[[], object]) -> float:
 
 def main() -> None:
     """Print one line for each figure."""
-    print(f"a call, no OTLP          {call_us():8.1f} us")
+    print(f"a call, telemetry off    {call_us():8.1f} us")
+    print(f"a call, with history     {call_us(RECORDED='1'):8.1f} us")
     with otlp_receiver() as receiver:
         export = {
             "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import duckdb
 import pytest
@@ -15,6 +18,7 @@ from monarch.observe import QueryError, query, query_file, query_tables, record_
 from tests.integration.commands import monarch
 from tests.integration.failing_actors import Faulty
 from tests.integration.gates import GateKeeper
+from tests.integration.programs import running, watched
 from tests.workers import PATIENCE_S
 
 pytestmark = pytest.mark.slow
@@ -160,3 +164,71 @@ def test_old_rows_leave_the_file(tmp_path: Path) -> None:
     assert [row[0] for row in found] == [25, 26, 27, 28, 29]
     samples = query_file(tmp_path / "run.duckdb", "SELECT count(*) FROM history.samples")
     assert samples.rows == ((5,),)
+
+
+KILLED = """
+import os
+import sys
+import time
+
+from monarch.actor import Actor, endpoint, this_host
+from monarch.observe import query, record_to
+
+
+class Trainer(Actor):
+    @endpoint
+    def step(self, number: int) -> int:
+        print(f"step {number}")
+        return os.getpid()
+
+    @endpoint
+    def hang(self) -> None:
+        time.sleep(3600)
+
+
+if __name__ == "__main__":
+    sys.stdout, out = sys.stderr, sys.stdout
+    trainers = this_host().spawn_procs({"gpus": 2}, name="trainers").spawn("trainers", Trainer)
+    trainers.initialized.get()
+    recording = record_to(sys.argv[1], 0.05)
+    assert recording.wait_for(1, 60)  # history is switched on
+    for number in range(5):
+        pids = trainers.step.call(number).get().values()
+    hangs = trainers.slice(gpus=1).hang.call_one()
+    while query("SELECT count(*) FROM procs WHERE endpoint = 'hang'").rows == ((0,),):
+        pass
+    now_us = time.time_ns() // 1000
+    assert recording.wait_for(recording.samples + 2, 60)
+    ((agent,),) = query("SELECT agent_pid FROM hosts").rows
+    print(now_us, agent, *pids, file=out, flush=True)
+    hangs.get()
+"""
+
+
+def test_a_recording_whose_processes_were_all_killed_is_true_up_to_its_last_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.duckdb"
+    # What the killed leave goes with this folder. In /tmp: the names of sockets have to be short.
+    with TemporaryDirectory(prefix="mt-", dir="/tmp") as folder, monkeypatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", folder)
+        with running(tmp_path, KILLED, str(path)) as program:
+            now_us, agent, *ranks = map(int, program.line().split())
+            with watched([agent, *ranks]) as others:
+                for pid in (program.pid, agent, *ranks):
+                    os.kill(pid, signal.SIGKILL)
+                others.wait_all_ended()
+            program.process.wait(PATIENCE_S)
+    modes = {one.name: stat.S_IMODE(one.stat().st_mode) for one in tmp_path.glob("run.*")}
+    assert set(modes.values()) == {0o600}, modes
+
+    samples = query_file(path, "SELECT max(recorded_us) FROM history.procs")
+    assert samples.rows[0][0] >= now_us
+    found = query_file(
+        path, "SELECT rank, count(*), bool_and(status = 'complete') FROM messages "
+        "WHERE endpoint = 'step' GROUP BY rank ORDER BY rank",
+    )  # fmt: skip
+    assert found.rows == ((0, 5, True), (1, 5, True))
+    assert query_file(path, "SELECT max(text) FROM log_lines").rows == (("step 4",),)
+    last = query_file(path, "SELECT rank, state, endpoint FROM procs WHERE mesh = 'trainers'")
+    assert sorted(last.rows) == [(0, "idle", None), (1, "busy", "hang")]

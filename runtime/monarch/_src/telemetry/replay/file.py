@@ -3,8 +3,9 @@
 Runs in: the process that records, on its recording thread. A query reads in the process of the
 engine, for the thread that asks and waits.
 Owns: one connection to the file. A file has one writer, and readers when the writer has closed it.
-Invariants: a sample is written in one transaction, so a reader sees all of it or nothing. A reader
-can neither change the file nor reach another one.
+Invariants: a sample is written in one transaction, so a reader sees all of it or nothing, also when
+the writer was killed. A reader can neither change the file nor reach another one. The file and the
+log beside it, in which DuckDB keeps what is not in the file yet, are closed to other users.
 """
 
 from __future__ import annotations
@@ -64,8 +65,14 @@ class RecordingFile:
         except self._duckdb.Error as error:
             raise OSError(f"{path} cannot be written: {error}") from None
         os.chmod(path, 0o600)  # it has arguments of log lines, as the logs of a job do
+        self._log = f"{path}.wal"
         for statement in (*layout.creation(), *layout.staging()):
-            self._connection.execute(statement)
+            self._write(statement)
+
+    def _write(self, statement: str) -> None:
+        """Run a statement; DuckDB would make its log with a mode that lets others read it."""
+        os.close(os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        self._connection.execute(statement)
 
     def add(self, collected: Collected, now_us: int) -> None:
         """Write a sample."""
@@ -80,7 +87,7 @@ class RecordingFile:
             for one in collected.missing:
                 texts = ", ".join(map(layout.literal, (one.table, one.where, one.reason)))
                 run(f"INSERT INTO {layout.SCHEMA}.missing_rows VALUES ({texts}, {now_us})")
-            run("COMMIT")
+            self._write("COMMIT")
         except BaseException:
             run("ROLLBACK")
             raise
@@ -91,7 +98,7 @@ class RecordingFile:
     def _tidy(self, now_us: int) -> None:
         for name in layout.bounded():
             for statement in layout.bounds(name, now_us - self._retention_us, self._most_rows):
-                self._connection.execute(statement)
+                self._write(statement)
         self._connection.execute("CHECKPOINT")
 
     def watermarks(self) -> dict[str, int]:
