@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import signal
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
-import pytest
-
-from monarch._src.system.oom import Group, group_of
-from monarch.actor import Actor, BootstrapCommand, ProcMesh, RankFailure, SupervisionError, endpoint
-from monarch.actor import default_bootstrap_cmd as default
+from monarch._src.system.oom import Group
+from monarch.actor import Actor, ProcMesh, RankFailure, SupervisionError, endpoint
 from tests.conftest import Faults
+from tests.fault.conftest import MIB, within
 from tests.fault.test_respawning import agent_of_this_process
 from tests.integration.failing_actors import Faulty
 
 Spawn = Callable[..., ProcMesh]
-MIB = 1 << 20
 
 
 class Hungry(Actor):
@@ -45,28 +40,6 @@ class Hungry(Actor):
     @endpoint
     def fine(self) -> str:
         return "fine"
-
-
-@pytest.fixture
-def cgroup() -> Iterator[Group]:
-    """A control group of our own that may hold 64 MiB."""
-    own = group_of(Path("/proc/self/cgroup").read_text())
-    if own is None:
-        pytest.skip("this process is in no memory control group that it can see")
-    folder = own._folder / f"monarch-test-{os.getpid()}"
-    try:
-        folder.mkdir()
-    except OSError as error:
-        pytest.skip(f"no control group can be made here: {error}")
-    limits = (folder / "memory.max", folder / "memory.limit_in_bytes")
-    limit = next((path for path in limits if path.exists()), None)
-    try:
-        if limit is None:
-            pytest.skip("the memory controller is not enabled for control groups made here")
-        limit.write_text(str(64 * MIB))
-        yield Group(own.path, folder, v2=limit.name == "memory.max")
-    finally:
-        folder.rmdir()
 
 
 def failure_of(error: BaseException | None) -> RankFailure:
@@ -120,12 +93,7 @@ def test_one_that_was_idle_ran_nothing(spawn_procs: Spawn, faults: Faults) -> No
 def test_a_process_that_the_kernel_kills_for_memory_is_told_as_such(
     spawn_procs: Spawn, faults: Faults, cgroup: Group
 ) -> None:
-    shell = shutil.which("sh")
-    assert shell is not None
-    own = default()
-    enter = f'echo $$ > {cgroup._folder}/cgroup.procs; exec "$0" "$@"'
-    command = BootstrapCommand(shell, None, ["-c", enter, own.program, *own.args])
-    procs = spawn_procs(name="mesh", bootstrap_command=command)
+    procs = spawn_procs(name="mesh", bootstrap_command=within(cgroup))
     hungry = procs.spawn("hungry", Hungry)
     assert hungry.eat.call_one(1).get(timeout=60) == 1
     failure = failure_of(hungry.eat.call_one(1000).exception(timeout=60))

@@ -21,6 +21,13 @@ def proc(rank: int, state: str = "idle", **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def actor(rank: int, running: str | None) -> dict[str, Any]:
+    return {
+        "proc_mesh_id": MESH, "proc_rank": rank, "class": "train.Trainer", "running": running,
+        "status": "processing" if running else "idle", "proc_mesh": "workers", "name": "trainer",
+    }  # fmt: skip
+
+
 def call(caller: int | None, callee: int, number: int = 1, **more: Any) -> dict[str, Any]:
     """A call from a rank, or from the client."""
     place = (
@@ -89,6 +96,20 @@ def test_the_end_of_a_chain_of_waits_is_the_blocker() -> None:
     assert (blocker.where, blocker.waiting, blocker.doing) == ("workers[gpus=1]", 2, "W.slow")
     assert case.verdict == "2 procs wait for workers[gpus=1], which runs W.slow for 12.0 s"
     assert case.waits[0].for_s == 2.0
+
+
+def test_a_constructor_that_runs_is_named_though_its_proc_counts_as_idle() -> None:
+    waiting = call(None, 1)
+    tables = {
+        "procs": [proc(0), proc(1, since_s=900.0)],
+        "actors": [actor(0, None), actor(1, "__init__")],
+    }
+    messages = [message(waiting, "queued")]
+    case = case_of(NOW_US, {**tables, "calls": [waiting], "messages": messages})
+    assert case.verdict == "1 proc waits for workers[gpus=1], which runs Trainer.__init__"
+    assert case_of(NOW_US, tables).verdict == (
+        "nothing has failed, and no call is awaited; workers[gpus=1] runs Trainer.__init__"
+    )
 
 
 def test_procs_that_wait_for_each_other_are_a_cycle() -> None:

@@ -25,6 +25,8 @@ Place: TypeAlias = "tuple[int, int]"  # the uid of a proc mesh, and a rank
 
 TABLES = ("procs", "actors", "calls", "messages", "endpoints", "log_lines")
 STACKS_TABLE = "frames"
+CONSTRUCTOR = "__init__"
+QUIET = "nothing has failed, and no call is awaited"
 MOST = 20
 LAST_LINES = 5
 ODD_PART = 3
@@ -160,6 +162,9 @@ def case_of(
     stacks = _stacks(case)
     lacking = list(missing)
     verdict = _verdict(failures, cycles, blockers, waits, stacks, errors, lacking)
+    if verdict == QUIET:
+        texts = [f"{case.name(place, '')} runs {at}" for place, at in _constructors(case).items()]
+        verdict = "; ".join([verdict, *texts[:1]])
     concerned = [one.where for one in failures] + [one.where for one in blockers]
     concerned += [name for group in stacks if group.odd for name in group.procs]
     return CaseFile(
@@ -272,16 +277,30 @@ def _blockers(case: _Case, edges: Mapping[Place, set[Place]]) -> list[Blocker]:
             if end not in edges:
                 behind.setdefault(end, set()).add(start)
     found: list[Blocker] = []
+    constructors = _constructors(case)
     for place, waiting in behind.items():
         row = case.procs.get(place)
         if row is None:
             continue
         doing = endpoint_text(row["actor"] or "", row["endpoint"])
         since = None if row["since_s"] is None else round(float(row["since_s"]), 3)
+        if not doing and place in constructors:
+            doing, since = constructors[place], None  # the proc may have been idle before
         found.append(
             Blocker(case.names[place], len(waiting), str(row["state"]), doing or None, since)
         )
     return sorted(found, key=lambda one: (-one.waiting, -(one.for_s or 0.0), one.where))
+
+
+def _constructors(case: _Case) -> dict[Place, str]:
+    """The procs in which the constructor of an actor runs, with its name. They count as idle."""
+    return {
+        (int(row["proc_mesh_id"]), int(row["proc_rank"])): (
+            endpoint_text(str(row["class"]).rpartition(".")[2], CONSTRUCTOR)
+        )
+        for row in case.rows("actors")
+        if row["running"] == CONSTRUCTOR
+    }
 
 
 def _cycles(case: _Case, edges: Mapping[Place, set[Place]]) -> list[Cycle]:
@@ -377,7 +396,7 @@ def _verdict(
         one = errors[0]
         errors_text = f"{one.errors} error{'s' * (one.errors != 1)}"
         return f"no process has failed; {one.where} raised {errors_text} in {one.endpoint}"
-    return "nothing has failed, and no call is awaited"
+    return QUIET
 
 
 def _odd_text(stacks: Sequence[StackGroup]) -> str:
