@@ -109,6 +109,7 @@ NO_SELECT = [
     ("PIVOT procs ON state USING count(*) GROUP BY mesh", "PIVOT procs ON state IN ('idle'"),
     ("WITH p AS (PIVOT procs ON state USING count(*)) FROM p", "PIVOT is run here with"),
     ("SELECT 1; SELECT 2", "give one query, not 2"),
+    ("-- nothing", "the text has no query"),
 ]
 
 

@@ -208,6 +208,8 @@ def check_select(duckdb: Any, sql: str) -> None:
         # DuckDB 1 makes two statements of a PIVOT, without their text.
         if statements and not statements[0].query:
             raise QueryError(_refusal(_keywords(duckdb, sql)))
+        if not statements:
+            raise QueryError("the text has no query; give one, such as SELECT * FROM procs")
         raise QueryError(f"give one query, not {len(statements)}")
     if not _is_select(duckdb, statements[0]):
         raise QueryError(_refusal(_keywords(duckdb, sql)))
