@@ -35,6 +35,7 @@ from monarch_jupyter.cells.unread_errors import UnreadErrors
 from monarch_jupyter.debugger.pause_notices import Groups, PauseNotices, PauseView
 from monarch_jupyter.lines.log_store import LogStore, share
 from monarch_jupyter.magics import autoreload
+from monarch_jupyter.magics.autopx import Autopx
 from monarch_jupyter.magics.magic import MonarchMagic
 from monarch_jupyter.magics.nested_asyncio import nested_asyncio
 from monarch_jupyter.magics.update import StaleClasses
@@ -91,6 +92,10 @@ class Extension:
             self._on("post_run_cell", unread.flush, undo)
             self._show_progress(cells, undo)
             self._report_stale_classes(router, undo)
+            autopx = Autopx(self._shell, router.advise)
+            autopx.install()
+            undo.callback(autopx.restore)
+            self._on("post_run_cell", autopx.switch_off_without_ranks, undo)
             self._on("post_run_cell", lambda: followed_variables.update_grids(router.say), undo)
             self._on("post_run_cell", router.flush, undo)
             self._on("post_run_cell", router.cell_ended, undo)

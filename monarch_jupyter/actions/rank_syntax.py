@@ -18,6 +18,9 @@ from IPython.core.inputtransformer2 import (
 
 from monarch_jupyter.ranks.shell import CELL_MAGICS, LINE_MAGICS, available
 
+REFUSED = "is the notebook's own"
+"""Stands in the text of an error about a magic that ranks do not have."""
+
 
 class _LineKeeper(TransformerManager):
     """Transforms without changing the number of lines."""
@@ -38,8 +41,10 @@ class _LineKeeper(TransformerManager):
         return False, lines
 
 
-def python_of(source: str, filename: str) -> str:
-    """The cell in plain Python, with the same lines; the first line is a comment.
+def python_of(source: str, filename: str, above: int = 1) -> str:
+    """The cell in plain Python, with the same lines.
+
+    `above`: the number of comment lines in front of the cell's own first line.
 
     Raises:
         SyntaxError: it has a magic that ranks do not have. Other errors of syntax are left to the
@@ -48,7 +53,7 @@ def python_of(source: str, filename: str) -> str:
     lines = source.splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
         lines[-1] += "\n"
-    first = next((n for n, line in enumerate(lines[1:], 1) if line.strip()), None)
+    first = next((n for n, line in enumerate(lines) if n >= above and line.strip()), None)
     if first is not None and lines[first].startswith("%%"):
         return _cell_magic(lines, first, filename)
     try:
@@ -109,7 +114,7 @@ def _magics_in(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 def _refuse(magic: str, filename: str, line: int, lines: list[str], why: str = "") -> None:
-    why = why or f"is the notebook's own; on ranks {available()}"
+    why = why or f"{REFUSED}; on ranks {available()}"
     raise SyntaxError(
         f"{magic} {why}",
         (filename, line, 1, lines[line - 1], line, len(lines[line - 1])),

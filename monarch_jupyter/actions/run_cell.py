@@ -21,7 +21,7 @@ from monarch.actor import (
 )
 from monarch.frontend import name_ranks
 from monarch_jupyter.actions.cell_data import CellData, seconds
-from monarch_jupyter.actions.rank_syntax import python_of
+from monarch_jupyter.actions.rank_syntax import REFUSED, python_of
 from monarch_jupyter.cells.displays import shared_displays
 from monarch_jupyter.cells.output import shared_output
 from monarch_jupyter.errors import CommandError
@@ -62,31 +62,40 @@ def on(
     number = _counted if number is None else number
     data = CellData(timeout=None if timeout is None else seconds("timeout", timeout))
     if isinstance(mesh, str):
-        return run_on(parse_selection(mesh), {}, source, number, data)
-    return run_on(MeshSelection(mesh.name, {}), {mesh.name: mesh}, source, number, data)
+        return run_on(RankCell(parse_selection(mesh), {}, source, number, data))
+    selection = MeshSelection(mesh.name, {})
+    return run_on(RankCell(selection, {mesh.name: mesh}, source, number, data))
 
 
-def run_on(
-    selection: MeshSelection,
-    namespace: MutableMapping[str, object],
-    cell: str,
-    number: int,
-    data: CellData = _NO_DATA,
-) -> ValueMesh[object] | None:
-    """Run a cell on the ranks of a selection, and wait for all of them."""
-    begun = _begin_on(selection, namespace, cell, number, data)
-    return begun.wait()
+@dataclass(frozen=True)
+class RankCell:
+    """A cell to run on ranks: its text, the ranks, the notebook's variables, what to send along.
+
+    `number`: the cell's execution count. `headed`: whether the notebook shows the line of a magic
+    above `text`, which errors of ranks then count as line 1.
+    """
+
+    selection: MeshSelection
+    namespace: MutableMapping[str, object]
+    text: str
+    number: int
+    data: CellData = _NO_DATA
+    headed: bool = True
+
+    @property
+    def source(self) -> str:
+        """The text with the numbers of lines that the notebook shows."""
+        return f"# %%monarch on {self.selection}\n{self.text}" if self.headed else self.text
 
 
-def begin_on(
-    selection: MeshSelection,
-    namespace: MutableMapping[str, object],
-    cell: str,
-    number: int,
-    data: CellData = _NO_DATA,
-) -> WorkFuture[ValueMesh[object] | None]:
+def run_on(cell: RankCell) -> ValueMesh[object] | None:
+    """Run a cell on its ranks, and wait for all of them."""
+    return _begin_on(cell).wait()
+
+
+def begin_on(cell: RankCell) -> WorkFuture[ValueMesh[object] | None]:
     """Begin a cell as `run_on` does; a line in the calling cell tells its end."""
-    begun = _begin_on(selection, namespace, cell, number, data)
+    begun = _begin_on(cell)
     output = shared_output()
     origin = None if output is None else output.origin_now()
     began = time.monotonic()
@@ -96,10 +105,10 @@ def begin_on(
             values = begun.wait()
         except BaseException as error:
             if output is not None:
-                output.say(ended_text(selection, time.monotonic() - began, error), origin)
+                output.say(ended_text(cell.selection, time.monotonic() - began, error), origin)
             raise
         if output is not None:
-            output.advise(ended_text(selection, time.monotonic() - began, None), origin)
+            output.advise(ended_text(cell.selection, time.monotonic() - began, None), origin)
         return values
 
     return frontend.work_beside(begun.mesh, "cell", begun.called, work)
@@ -107,24 +116,23 @@ def begin_on(
 
 @dataclass(frozen=True)
 class _BegunCell:
-    """A cell that ranks have been sent, and what is to be done at its end."""
+    """A cell that runs on the ranks of `part`, and the call that runs it."""
 
+    cell: RankCell
     mesh: ProcMesh
     part: ProcMesh
-    selection: MeshSelection
-    namespace: MutableMapping[str, object]
-    data: CellData
     called: Future[ValueMesh[object]]
 
     def wait(self) -> ValueMesh[object] | None:
         """The values of the cell, once all ranks have run it."""
         displays = shared_displays()
+        data = self.cell.data
         try:
-            values = _answer(self.called, self.selection, self.data.timeout)
+            values = _answer(self.called, self.cell.selection, data.timeout)
         finally:
             if displays is not None:
                 displays.flush()
-        self.data.fetch(self.part, self.namespace)
+        data.fetch(self.part, self.cell.namespace)
         return None if all(value is None for value in readable_values(values)) else values
 
 
@@ -141,33 +149,29 @@ def ended_text(selection: MeshSelection, seconds: float, error: BaseException | 
     return f"{what} has failed after {after}: {said}"
 
 
-def _begin_on(
-    selection: MeshSelection,
-    namespace: MutableMapping[str, object],
-    cell: str,
-    number: int,
-    data: CellData,
-) -> _BegunCell:
-    mesh = find_mesh(selection.name, namespace)
+def _begin_on(cell: RankCell) -> _BegunCell:
+    selection = cell.selection
+    mesh = find_mesh(selection.name, cell.namespace)
     selection.check(mesh.sizes)
     # Ranks have the coordinates of the spawned mesh, so errors must name them by these too.
     unchanged = mesh.extent == as_spawned(mesh).extent and not mesh.is_slice
-    filename = rank_cell_filename(number, str(selection) if unchanged else mesh.name)
-    # The magic's own line stays in, so that line numbers are those the cell shows.
-    source = f"# %%monarch on {selection}\n{cell}"
+    filename = rank_cell_filename(cell.number, str(selection) if unchanged else mesh.name)
+    source = cell.source
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    code = python_of(source, filename)
     try:
+        code = python_of(source, filename, above=1 if cell.headed else 0)
         split_cell(code, filename)
     except SyntaxError as error:
         if error.lineno is not None and error.lineno <= len(lines := source.splitlines()):
             error.text = lines[error.lineno - 1]  # as the user wrote it
+        if not cell.headed and REFUSED in error.msg:
+            error.msg += "; after `%monarch autopx off` cells run in the notebook"
         raise
     part = mesh.slice(**selection.dims) if selection.dims else mesh
-    data.send(part, namespace)
+    cell.data.send(part, cell.namespace)
     cells = _cells_on(mesh, selection)
     called = cells.run.call(code, filename, None if code == source else source)
-    return _BegunCell(mesh, part, selection, namespace, data, called)
+    return _BegunCell(cell, mesh, part, called)
 
 
 def _answer(

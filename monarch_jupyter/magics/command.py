@@ -27,7 +27,8 @@ class Command:
 
     `run` returns the value of the magic, or None to show nothing. `complete` gives the possible
     next words, from the words before that are not options and the notebook's variables; options
-    complete without it. `takes_cell` says whether the command is a magic of a whole cell. A
+    complete without it. `takes_cell` says whether the command is a magic of a whole cell.
+    `wraps_cells`: the extension itself calls the command with cells, though users do not. A
     `verbatim` command gets all words as positionals, and reads options itself.
     """
 
@@ -38,6 +39,7 @@ class Command:
     options: tuple[Option, ...] = ()
     examples: tuple[str, ...] = ()
     takes_cell: bool = False
+    wraps_cells: bool = False
     verbatim: bool = False
     complete: Callable[[Sequence[str], MutableMapping[str, object]], list[str]] = field(
         default=lambda words, namespace: []

@@ -7,7 +7,7 @@ from typing import Any
 
 from monarch.actor import ValueMesh, WorkFuture
 from monarch_jupyter.actions.cell_data import CellData, names_in, seconds, variables
-from monarch_jupyter.actions.run_cell import begin_on, run_on
+from monarch_jupyter.actions.run_cell import RankCell, begin_on, run_on
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.arguments import Option
 from monarch_jupyter.magics.command import Command, Invocation
@@ -35,13 +35,13 @@ def _run(invocation: Invocation) -> ValueMesh[object] | WorkFuture[Any] | None:
     selection = parse_selection(" ".join(words))
     if not invocation.cell.strip():
         raise CommandError(f"there is nothing to run on {selection}; write code below the line")
-    begun = (selection, invocation.namespace, invocation.cell, invocation.number, data)
+    cell = RankCell(selection, invocation.namespace, invocation.cell, invocation.number, data)
     names = names_in("--out", arguments.values("--out"))
     if not arguments.has("--noblock"):
         if names:
             raise CommandError(f"--out {names[0]}: it binds the future of a cell with --noblock")
-        return run_on(*begun)
-    future = begin_on(*begun)
+        return run_on(cell)
+    future = begin_on(cell)
     invocation.namespace.update(dict.fromkeys(names, future))
     return future
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, MutableMapping
 from monarch_jupyter.errors import CommandError, did_you_mean
 from monarch_jupyter.magics import (
     attach,
+    autopx,
     autoreload,
     dashboard,
     debug,
@@ -39,6 +40,7 @@ COMMANDS: dict[str, Command] = {
     for command in (
         spawn.COMMAND,
         on.COMMAND,
+        autopx.COMMAND,
         ls.COMMAND,
         ps.COMMAND,
         show.COMMAND,
@@ -102,7 +104,7 @@ def run_line(
     if {"-h", "--help"}.intersection(rest[:1] if command.verbatim else rest):
         say(command.help())
         return None
-    if cell is not None and not command.takes_cell:
+    if cell is not None and not (command.takes_cell or command.wraps_cells):
         raise CommandError(f"{name} takes no cell: write %monarch {name}, with a single %")
     arguments = (
         Arguments(tuple(rest), {})

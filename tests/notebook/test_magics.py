@@ -181,7 +181,7 @@ def test_monarch_alone_lists_its_subcommands(kernel: Kernel, line: str) -> None:
     ("line", "says"),
     [
         ("%monarch sapwn workers", "monarch has no subcommand 'sapwn'; did you mean 'spawn'?"),
-        ("%monarch autopx", "monarch has no subcommand 'autopx'; there are spawn, on, ls"),
+        ("%monarch px", "monarch has no subcommand 'px'; there are spawn, on, ls"),
         ("%monarch dance", "monarch has no subcommand 'dance'; there are spawn, on, ls"),
         ("%monarch spawn workers gpus=0", "gpus=0 leaves workers without ranks"),
         ("%monarch spawn workers gpus=x", "gpus=x: 'x' is not a size; give a whole number"),

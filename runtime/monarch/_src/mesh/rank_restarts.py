@@ -79,7 +79,7 @@ class RestartsRanks:
 
 
 def _check(run: Runtime, procs: Procs, ranks: Sequence[int]) -> None:
-    """Raise the exceptions of `restart` for what is known before anything is done."""
+    """Refuse a restart that cannot succeed, before any process ends; raises as `restart` does."""
     ref = procs.ref
     name = ref.name
     if not procs.owned:

@@ -160,7 +160,7 @@ class HasNamespace(MeshTrait):
             self._keep(values, parts)
 
     def _keep(self, values: Mapping[str, Any], parts: Sequence[Mapping[str, Any]] | None) -> None:
-        """Keep what was bound, for ranks that are restarted."""
+        """Remember the bound values in the client: a rank that is restarted gets them again."""
         names, ranks = self._procs.names, self._region.ranks()
         if parts is None:
             for name, value in values.items():

@@ -17,7 +17,10 @@ _GONE = "the names are bound"
 
 
 async def bind_again(mesh: Any, procs: Procs, ranks: Sequence[int]) -> list[str]:
-    """Bind on these ranks what `push` and `scatter` had bound; returns what was not, in lines."""
+    """Bind the values of `push` and `scatter` on these ranks again.
+
+    Returns a line for each group of names that the ranks have lost.
+    """
     there: dict[int, set[str]] = {}
     not_kept: dict[str, str] = {}
     for rank in ranks:
