@@ -5,10 +5,11 @@
  * focus nor make a screen reader start again. States are words; colour only repeats them.
  */
 
-import type { Ask } from '../../monarch_jupyter/widgets/js/controls.js';
+import { Outcome, type Ask } from '../../monarch_jupyter/widgets/js/controls.js';
 import { button, debuggedText, pointText } from '../../monarch_jupyter/widgets/js/dom.js';
 import { MeshView } from '../../monarch_jupyter/widgets/js/mesh.js';
 import { LinesView } from '../../monarch_jupyter/widgets/js/line_list.js';
+import { RestartRankButton } from '../../monarch_jupyter/widgets/js/rank_restart.js';
 import { NewMeshForm, SessionList } from './forms.js';
 import type { LinkState } from './kernel_comm.js';
 import type { Mesh, RankState, Row } from '../../monarch_jupyter/widgets/js/protocol.js';
@@ -163,6 +164,13 @@ export class PanelView {
   private readonly _where: HTMLElement;
 }
 
+/** The line of a dead rank. */
+interface DeadItem {
+  readonly node: HTMLElement;
+  readonly text: HTMLElement;
+  readonly restart: RestartRankButton;
+}
+
 /** One mesh of the list. */
 class MeshCard {
   constructor(
@@ -183,6 +191,7 @@ class MeshCard {
     this._failures = element(document, 'ul', 'jp-Monarch-failures');
     this._failures.setAttribute('role', 'list');
     this._failures.setAttribute('aria-label', 'Failures');
+    this._failures.hidden = true;
     this._paused = element(document, 'ul', 'jp-Monarch-paused');
     this._paused.setAttribute('role', 'list');
     this._paused.setAttribute('aria-label', 'Paused');
@@ -201,6 +210,7 @@ class MeshCard {
       this._place,
       this._debugged,
       this._failures,
+      this._outcome.node,
       this._paused,
       this._bar
     );
@@ -282,28 +292,64 @@ class MeshCard {
     this._paused.replaceChildren(...items);
   }
 
+  /** Failed meshes of actors, and dead ranks, each with a button that starts it again. */
   private _showFailures(mesh: Mesh): void {
     const failed = mesh.rows.filter(row => row.state === 'failed');
-    const ranks = failed
-      .slice(0, SPELLED_OUT)
-      .map(row => `rank ${row.rank}: ${row.failure ?? 'failed'}`);
-    const lines = [...mesh.failed, ...ranks];
-    if (failed.length > SPELLED_OUT) {
-      lines.push(`and ${failed.length - SPELLED_OUT} more`);
+    const dead = failed.slice(0, SPELLED_OUT);
+    for (const [rank, item] of this._dead) {
+      const row = mesh.rows.find(one => one.rank === rank);
+      if (row !== undefined) {
+        item.restart.show(mesh, row); // also while its process starts
+      }
+      if (!dead.some(one => one.rank === rank) && item.restart.node.hidden) {
+        this._dead.delete(rank);
+      }
     }
-    this._failures.hidden = lines.length === 0;
-    const items = [...this._failures.children];
-    if (lines.join('\n') === items.map(item => item.textContent).join('\n')) {
-      return;
+    for (const row of dead) {
+      let item = this._dead.get(row.rank);
+      if (item === undefined) {
+        item = this._deadItem(row);
+        this._dead.set(row.rank, item);
+        this._outcome.say(''); // of an earlier restart
+      }
+      setText(item.text, `${pointText(row.point) || 'the rank'}: ${row.failure ?? 'failed'} `);
+      item.restart.show(mesh, row);
     }
     const document = this.node.ownerDocument;
-    this._failures.replaceChildren(
-      ...lines.map(line => {
-        const item = element(document, 'li', 'jp-Monarch-failure', line);
-        item.setAttribute('role', 'listitem');
-        return item;
-      })
-    );
+    const line = (text: string): HTMLElement => {
+      const item = element(document, 'li', 'jp-Monarch-failure', text);
+      item.setAttribute('role', 'listitem');
+      return item;
+    };
+    const more = failed.length - dead.length;
+    const rest = more > 0 ? [`and ${more} more`] : [];
+    const shown = [...this._dead].sort(([one], [other]) => one - other);
+    const written = JSON.stringify([mesh.failed, shown.map(([rank]) => rank), rest]);
+    if (written === this._failuresWritten) {
+      return; // A button that is focused stays.
+    }
+    this._failuresWritten = written;
+    const items = [
+      ...mesh.failed.map(line),
+      ...shown.map(([, { node }]) => node),
+      ...rest.map(line)
+    ];
+    this._failures.hidden = items.length === 0;
+    this._failures.replaceChildren(...items);
+  }
+
+  private _deadItem(row: Row): DeadItem {
+    const document = this.node.ownerDocument;
+    const node = element(document, 'li', 'jp-Monarch-failure');
+    node.setAttribute('role', 'listitem');
+    const text = element(document, 'span', '');
+    const restart = new RestartRankButton(this._ask, this._outcome, {
+      label: 'Restart',
+      onEnd: () => this._mesh !== null && this._showFailures(this._mesh)
+    });
+    restart.node.setAttribute('aria-label', `Restart ${pointText(row.point) || 'the rank'}`);
+    node.append(text, restart.node);
+    return { node, text, restart };
   }
 
   private _mesh: Mesh | null = null;
@@ -311,6 +357,9 @@ class MeshCard {
   private readonly _bar: HTMLElement;
   private readonly _more: HTMLButtonElement;
   private readonly _failures: HTMLElement;
+  private readonly _outcome = new Outcome();
+  private readonly _dead = new Map<number, DeadItem>();
+  private _failuresWritten = '';
   private readonly _paused: HTMLElement;
   private _pausedWritten = '';
   private readonly _name: HTMLElement;

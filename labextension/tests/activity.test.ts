@@ -231,6 +231,37 @@ describe('the activity of a mesh', () => {
     assert.equal(due.length, 2);
   });
 
+  test('of a dead rank offers to start it again, once at a time, and of a living one does not', async () => {
+    const due: { done: (result: unknown) => void; fail: (error: Error) => void }[] = [];
+    const dead = [row(0, { state: 'failed' }), row(1, { state: 'failed', failure: 'killed' })];
+    const view = new MeshView(mesh('u', { name: 'workers', sizes: { gpus: 3 }, rows: [...dead, row(2)] }), what => {
+      asked.push(what);
+      return new Promise((done, fail) => what.do === 'restart' && due.push({ done, fail }));
+    });
+    document.body.append(view.node);
+    const choose = (rank: number): void => view.node.querySelector<HTMLElement>(`[data-rank="${rank}"]`)?.click();
+    const name = /Restart(ing …| rank)/;
+    choose(2);
+    assert.equal(queryByRole(document.body, 'button', { name }), null);
+    choose(1);
+    getByRole(document.body, 'button', { name: 'Restart rank' }).click();
+    const restarts = (): Request[] => asked.filter(what => what.do === 'restart');
+    assert.deepEqual(restarts(), [{ do: 'restart', mesh: 'u', ranks: [1] }]);
+    assert.ok(getByRole<HTMLButtonElement>(document.body, 'button', { name: 'Restarting …' }).disabled);
+    choose(0);
+    assert.equal(getByRole<HTMLButtonElement>(document.body, 'button', { name: 'Restart rank' }).disabled, false);
+    choose(1);
+    due[0]?.fail(new Error('workers[gpus=1] has not come back'));
+    await settled();
+    assert.match(document.body.textContent, /has not come back/);
+    getByRole(document.body, 'button', { name: 'Restart rank' }).click();
+    view.update(mesh('u', { name: 'workers', sizes: { gpus: 3 }, rows: [row(0), row(1), row(2)] }));
+    due[1]?.done('restarted workers[gpus=1]: 1 new process');
+    await settled();
+    assert.match(document.body.textContent, /restarted workers\[gpus=1\]: 1 new process/);
+    assert.equal(queryByRole(document.body, 'button', { name }), null);
+  });
+
   test('of a mesh with a dead rank offers to start the mesh again, at the second press', () => {
     const view = shown();
     assert.equal(queryByRole(document.body, 'button', { name: 'Restart' }), null);

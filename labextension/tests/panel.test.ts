@@ -94,10 +94,30 @@ describe('the panel', () => {
     show('live', mesh('u', { name: 'workers', state: 'failed', rows }));
     const failures = getByRole(item('workers'), 'list', { name: 'Failures' });
     const lines = getAllByRole(failures, 'listitem').map(line => line.textContent);
-    assert.deepEqual(lines.slice(0, 2), ['rank 0: exit code 0', 'rank 1: exit code 1']);
+    assert.deepEqual(lines.slice(0, 2), ['gpus=0: exit code 0 Restart', 'gpus=1: exit code 1 Restart']);
     assert.equal(lines.at(-1), 'and 2 more');
     assert.equal(lines.length, 6);
     assert.equal(said(), '1 mesh, failed: workers');
+  });
+
+  test('starts a dead rank again, and says what was lost, while its line stays', async () => {
+    const dead = row(1, { state: 'failed', failure: 'exit code 3' });
+    show('live', mesh('u', { name: 'workers', state: 'failed', rows: [row(0), dead] }));
+    getByRole(item('workers'), 'button', { name: 'Restart gpus=1' }).click();
+    assert.deepEqual(asked, [{ do: 'restart', mesh: 'u', ranks: [1] }]);
+    const meanwhile = getByRole<HTMLButtonElement>(item('workers'), 'button', { name: 'Restart gpus=1' });
+    assert.deepEqual([meanwhile.disabled, meanwhile.textContent], [true, 'Restarting …']);
+    assert.match(item('workers').textContent, /restarting gpus=1: its process starts/);
+    show('live', mesh('u', { name: 'workers', rows: [row(0), row(1, { state: 'starting' })] }));
+    assert.ok(getByRole(item('workers'), 'button', { name: 'Restart gpus=1' }));
+    show('live', mesh('u', { name: 'workers', rows: [row(0), row(1)] }));
+    answer('restarted workers[gpus=1]: 1 new process\nnames lost on gpus=1: x (bound by a cell)');
+    await settled();
+    assert.equal(queryAllByRole(item('workers'), 'list', { name: 'Failures' }).length, 0);
+    assert.match(item('workers').textContent, /names lost on gpus=1: x/);
+    show('live', mesh('u', { name: 'workers', state: 'failed', rows: [row(0), dead] }));
+    assert.doesNotMatch(item('workers').textContent, /names lost/);
+    assert.ok(getByRole(item('workers'), 'button', { name: 'Restart gpus=1' }));
   });
 
   test('names the actors that have failed on ranks which live on', () => {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
+from monarch.actor import ProcMesh
 from monarch.frontend import call_target_of, is_label
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.meshes.registry import actors_on, find_mesh
@@ -22,15 +23,30 @@ def restart_ranks(selection: MeshSelection, namespace: Mapping[str, object]) -> 
     """
     mesh = find_mesh(selection.name, namespace)
     selection.check(mesh.sizes)
-    part = mesh.slice(**selection.dims)
+    return restart_parts({str(selection): mesh.slice(**selection.dims)})
+
+
+def restart_parts(parts: Mapping[str, ProcMesh]) -> str:
+    """Restart slices of a mesh, by their texts, at the same time; return lines about the result.
+
+    Raises:
+        CommandError: the ranks of a slice cannot be restarted.
+        SupervisionError: a process does not come up, or a constructor raises.
+    """
     try:
-        lost = part.restart().get()
+        begun = {text: part.restart() for text, part in parts.items()}
+        lost = {text: future.get() for text, future in begun.items()}
     except (ValueError, RuntimeError) as error:
         if type(error) not in (ValueError, RuntimeError):
             raise
         raise CommandError(str(error)) from None
+    return "\n".join(line for text in parts for line in _lines(text, parts[text], lost[text]))
+
+
+def _lines(text: str, part: ProcMesh, lost: Sequence[str]) -> Iterator[str]:
     made = [call_target_of(actors) for actors in actors_on(part)]
     names = dict.fromkeys(one.name for one in made if not is_label(one.class_name))
     actors = f", with its actors: {', '.join(names)}" if names else ""
     processes = count(len(part), "new process", "new processes")
-    return "\n".join([f"restarted {selection}: {processes}{actors}", *lost])
+    yield f"restarted {text}: {processes}{actors}"
+    yield from lost

@@ -20,11 +20,13 @@ from monarch.actor import ProcMesh
 from monarch.debug import DebugError
 from monarch.frontend import endpoint_text, name_point, name_ranks
 from monarch_jupyter.actions.attach import attach, bind
+from monarch_jupyter.actions.restart_ranks import restart_parts
 from monarch_jupyter.actions.spawn import check_free, restart, spawn
 from monarch_jupyter.actions.stacks import stacks
 from monarch_jupyter.debugger.consoles import Consoles, resume
 from monarch_jupyter.errors import CommandError, one_line
 from monarch_jupyter.lines.log_store import shared_store
+from monarch_jupyter.meshes.survivors import selection_text, slices_of
 from monarch_jupyter.page.usage import USAGE
 from monarch_jupyter.protocol import requests
 from monarch_jupyter.protocol.answers import (
@@ -104,8 +106,10 @@ class RequestHandler:
                 return USAGE.message(mesh, after)
             case requests.ReadTimeline(mesh, after_s):
                 return timeline_message(observe.timeline(_mesh(mesh), after_s), time.time())
-            case requests.Restart(mesh):
-                return restart(_mesh(mesh), self._namespace)
+            case requests.Restart(mesh, ranks):
+                if ranks is None:
+                    return restart(_mesh(mesh), self._namespace)
+                return restart_some(_mesh(mesh), ranks)
             case requests.DebugInLab(mesh, ranks):
                 return debug_rank_in_lab(_mesh(mesh), ranks)
             case requests.Lines():
@@ -175,6 +179,24 @@ def end(request: requests.StopRanks) -> str:
     first, *rest = calls
     behind = f" and {count(len(rest), 'call')} behind it" if rest else ""
     return f"asked {where} to end {endpoint_text(first.actor_class, first.endpoint)}{behind}"
+
+
+def restart_some(mesh: ProcMesh, ranks: tuple[int, ...]) -> str:
+    """Start these ranks again in their places; return the lines of `%monarch restart`."""
+    if not ranks or not all(0 <= rank < len(mesh) for rank in ranks):
+        raise CommandError(f"{mesh.name} has no such ranks: {list(ranks)}")
+    if not mesh.sizes:
+        return restart_parts({mesh.name: mesh})
+    points = [dict(mesh.extent.point_of_rank(rank)) for rank in ranks]
+    slices = slices_of(mesh.sizes, points)
+    return restart_parts(
+        {
+            f"{mesh.name}[{selection_text(one)}]": mesh.slice(
+                **{dim: slice(within.start, within.stop) for dim, within in one.items()}
+            )
+            for one in slices
+        }
+    )
 
 
 def stack_text(mesh: ProcMesh, ranks: tuple[int, ...]) -> str:

@@ -58,9 +58,10 @@ class ReadTimeline:
 
 @dataclass(frozen=True)
 class Restart:
-    """Spawn a mesh with failed ranks again, under its name."""
+    """Start these ranks of a mesh again in their places; without ranks, spawn the mesh again."""
 
     mesh: str
+    ranks: tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
@@ -242,7 +243,7 @@ _PARSERS: Mapping[str, Callable[[Mapping[str, object]], Request]] = {
     "actors": lambda f: InspectActors(_mesh(f), _read(f, "ranks", _one_rank)),
     "usage": lambda f: ReadUsage(_mesh(f), _read(f, "after", _integer)),
     "timeline": lambda f: ReadTimeline(_mesh(f), _read(f, "after_s", _seconds)),
-    "restart": lambda f: Restart(_mesh(f)),
+    "restart": lambda f: Restart(_mesh(f), _read_optional(f, "ranks", _ranks)),
     "debug_in_lab": lambda f: DebugInLab(_mesh(f), _read_optional(f, "ranks", _ranks)),
     "lines": lambda f: Lines(
         mesh=_read_optional(f, "mesh", _text),

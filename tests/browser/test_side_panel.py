@@ -63,7 +63,7 @@ def test_the_panel_says_how_to_begin_and_lists_each_mesh_as_it_changes(
             expect(workers).to_contain_text("4 ranks: 1 failed, 2 busy, 1 idle")
             expect(workers).to_contain_text("trainers on")
             failures = workers.get_by_role("list", name="Failures")
-            expect(failures).to_contain_text("rank 3: exited with status 3")
+            expect(failures).to_contain_text("gpus=3: exited with status 3")
             readers = mesh_of(panel, "readers")
             expect(readers).to_contain_text("2 ranks: 2 idle")
             expect(summary(panel)).to_have_text("2 meshes, failed: workers")

@@ -286,3 +286,35 @@ def test_names_of_cells_are_what_a_rank_has_that_runs_cells(kernel: Kernel, page
     assert ["os", "module 'os'"] in seen["attributes"]
     refused = page.refused(do="actors", mesh=uid_of(kernel, "workers"), ranks=[0, 1])
     assert "has no valid 'ranks'" in refused
+
+
+def test_a_page_starts_dead_ranks_again_in_their_places(kernel: Kernel, page: Page) -> None:
+    kernel.ok("%monarch spawn workers gpus=4")
+    kernel.ok(WAITER)
+    kernel.ok("%%monarch on workers\nloss = rank")
+    uid = uid_of(kernel, "workers")
+    for rank in (1, 3):
+        assert page.done(do="kill", mesh=uid, ranks=[rank])
+    while not _states(page)[1] == _states(page)[3] == "failed":
+        pass
+    assert page.done(do="restart", mesh=uid, ranks=[1]) == (
+        "restarted workers[gpus=1]: 1 new process, with its actors: waiters\n"
+        "names lost on gpus=1: loss (bound by a cell)"
+    )
+    lines = page.done(do="restart", mesh=uid, ranks=[3, 0]).splitlines()
+    assert lines[0] == "restarted workers[gpus=0]: 1 new process, with its actors: waiters"
+    assert "restarted workers[gpus=3]: 1 new process, with its actors: waiters" in lines
+    while set(_states(page).values()) != {"idle"}:
+        pass
+    assert kernel.value("workers.uid").strip("'") == uid
+    assert kernel.value("waiters.quick.call().get().values()") == "[1, 1, 1, 1]"
+    assert page.refused(do="restart", mesh=uid, ranks=[4]) == "workers has no such ranks: [4]"
+    assert "no valid 'ranks'" in page.refused(do="restart", mesh=uid, ranks="1")
+
+
+def test_a_page_is_told_of_a_rank_that_cannot_be_restarted(kernel: Kernel, page: Page) -> None:
+    kernel.ok("%monarch spawn kept gpus=2 --keep")
+    uid = uid_of(kernel, "kept")
+    assert page.refused(do="restart", mesh=uid, ranks=[1]).startswith(
+        "'kept' is kept, so its ranks are not restarted"
+    )

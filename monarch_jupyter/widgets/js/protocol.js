@@ -121,7 +121,7 @@ export const TARGET = "monarch.meshes";
  *   | {do: "actors", mesh: string, ranks: readonly [number]}
  *   | {do: "usage", mesh: string, after: number}
  *   | {do: "timeline", mesh: string, after_s: number}
- *   | {do: "restart", mesh: string}
+ *   | {do: "restart", mesh: string, ranks?: readonly number[]}
  *   | {do: "lines", mesh: string | null, cell: number | null, ranks: readonly number[] | null,
  *      grep: string, page: number | null}
  *   | {do: "debug_in_lab", mesh: string, ranks: readonly number[] | null}

@@ -5,6 +5,7 @@ import { Outcome, ConfirmButton, offers, report } from "./controls.js";
 import { DebugPane } from "./console_host.js";
 import { button, count, doing, duration, element, endpointText, isAtWork, pointText, setAttribute, setText } from "./dom.js";
 import { LinesView } from "./line_list.js";
+import { RestartRankButton } from "./rank_restart.js";
 import { RankUsage } from "./usage.js";
 
 /** @typedef {import("./protocol.js").Mesh} Mesh */
@@ -35,6 +36,7 @@ export class RankDetails {
     this._outcome = new Outcome();
     this._stop = button("Stop its call", () => this._endCall());
     this._kill = new ConfirmButton("Kill process", () => `Kill pid ${this._row?.pid ?? "?"}?`, () => this._endProcess());
+    this._restart = new RestartRankButton(ask, this._outcome);
     this._stacks = button("Stack", () => this._showStack());
     this._log = button("Lines", () => this._showLines());
     this._log.setAttribute("aria-expanded", "false");
@@ -49,7 +51,7 @@ export class RankDetails {
     this._kill.node.hidden = !offers(ask, "kill");
     this._stacks.hidden = !offers(ask, "stacks");
     const bar = element("div", "mx-bar", { role: "toolbar", "aria-label": "Actions on this rank" });
-    bar.append(this._console, this._lab, this._stop, this._kill.node, this._stacks, this._log);
+    bar.append(this._console, this._lab, this._stop, this._kill.node, this._restart.node, this._stacks, this._log);
     this._stack = element("pre", "mx-stack", { tabindex: "0", "aria-label": "Stack" });
     this._stack.hidden = true;
     this._lines = new LinesView(ask, "Lines of this rank");
@@ -100,6 +102,7 @@ export class RankDetails {
     setAttribute(this._lab, "aria-pressed", String(mesh.debugged.includes(row.rank)));
     this._actors.show(mesh.uid, row.rank, live);
     this._kill.node.disabled = this._stacks.disabled = this._lab.disabled = !live;
+    this._restart.show(mesh, row, ended);
     this._showFacts();
   }
 
