@@ -99,7 +99,7 @@ describe('a mesh in the page', () => {
     const view = shown({ rows: [row(0), failed] });
     const dimmed = (): string[] =>
       [...document.querySelectorAll('.mx-dimmed')].map(node => node.getAttribute('aria-label') ?? '');
-    press('✕ 1 failed');
+    press('✕ 1 failed: gpus=1');
     assert.deepEqual(dimmed(), ['workers gpus=0: idle']);
     const found = getByRole(document.body, 'group', { name: 'workers: ranks of the chosen state' });
     assert.equal(found.textContent, 'gpus=1');

@@ -1,10 +1,10 @@
 """What the page's part of an explorer of many ranks costs, by itself: no kernel, no processes.
 
-    python -m tests.benchmarks.explorer_page --ranks 1024 [--widgets OTHER/monarch_jupyter/widgets]
+    python -m tests.benchmarks.explorer_page --ranks 1024 [--modules OTHER/widgets/js]
 
 The widget's module gets a snapshot, then deltas in which each rank changes, as fast as frames come.
 Told are the browser's own figures: time in tasks, of these in scripts, styles and layout, and the
-longest task. With `--widgets` the same is run with the modules of another checkout, turn by turn,
+longest task. With `--modules` the same is run with the modules of another checkout, turn by turn,
 so that a busy machine is unfair to neither.
 """
 
@@ -20,7 +20,7 @@ from playwright.sync_api import Browser
 from monarch_jupyter.widgets import bundle
 from tests.browser.lab import running_browser
 
-HERE = Path(bundle.__file__).parent
+HERE = bundle._FOLDER
 FIGURES = ("TaskDuration", "ScriptDuration", "RecalcStyleDuration", "LayoutDuration")
 VIEW = """
 async ([source, snapshot]) => {
@@ -71,13 +71,13 @@ def message(kind: str, state: str, ranks: int) -> str:
     ]  # fmt: skip
     mesh = {
         "uid": "u", "name": "workers", "host": "here", "state": "ready", "sizes": {"gpus": ranks},
-        "actors": ["trainers"], "debugged": [], "age_s": 1.0, "rows": rows,
+        "actors": ["trainers"], "failed": [], "debugged": [], "age_s": 1.0, "rows": rows,
     }  # fmt: skip
     return json.dumps({"type": kind, "seq": 0, "meshes": [mesh], "gone": []})
 
 
-def measured(browser: Browser, widgets: Path, ranks: int, updates: int) -> dict[str, float]:
-    bundle._FOLDER = widgets
+def measured(browser: Browser, modules: Path, ranks: int, updates: int) -> dict[str, float]:
+    bundle._FOLDER = modules
     source, style = bundle.joined("explorer"), bundle.styles("explorer")
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.set_content(f"<style>{style}</style><main></main>")
@@ -110,9 +110,9 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=1024)
     parser.add_argument("--updates", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--widgets", type=Path)
+    parser.add_argument("--modules", type=Path)
     options = parser.parse_args()
-    folders = [HERE, *([options.widgets] if options.widgets else [])]
+    folders = [HERE, *([options.modules] if options.modules else [])]
     found: dict[Path, list[dict[str, float]]] = {folder: [] for folder in folders}
     with running_browser() as browser:
         for _ in range(options.rounds):

@@ -1,4 +1,4 @@
-/** How many ranks are in each state, and which: a press on a state shows only its ranks. */
+/** How many ranks are in each state, and which: a press on a state shows only its ranks. The one that failed is named. */
 
 import { ICONS, button, count, element, pointText, setAttribute, setText } from "./dom.js";
 
@@ -66,7 +66,9 @@ export class StateFilter {
       const next = after.map((one) => this._buttons.get(one)).find((one) => one !== undefined);
       this._states.insertBefore(shown, next ?? null);
     }
-    setText(shown, `${ICONS[state] ?? ""} ${number.toLocaleString("en")} ${state}`);
+    const failed = state === "failed" && number === 1 ? this._rows.find((row) => row.state === state) : undefined;
+    const which = failed === undefined ? "" : `: ${pointText(failed.point) || "rank 0"}`;
+    setText(shown, `${ICONS[state] ?? ""} ${number.toLocaleString("en")} ${state}${which}`);
     // The chosen one stays, so that it can be released.
     shown.hidden = number === 0 && this.chosen !== state;
   }

@@ -1,0 +1,89 @@
+"""The explorer's own part of 4,096 ranks, from a made-up snapshot: no kernel and no processes.
+
+A machine for tests cannot have that many processes; `test_explorer.py` has a thousand real ones.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from monarch_jupyter.widgets import bundle
+from tests.benchmarks.explorer_page import VIEW, message
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+RANKS = 4096
+DEAD = 1234
+COLOURS = {
+    "light": {"--jp-layout-color0": "#fff", "--jp-layout-color1": "#fff"},
+    "dark": {
+        "--jp-layout-color0": "#111", "--jp-layout-color1": "#212121",
+        "--jp-ui-font-color1": "#e0e0e0", "--jp-ui-font-color2": "#a0a0a0",
+        "--jp-border-color2": "#424242", "--jp-success-color1": "#4caf50",
+        "--jp-brand-color1": "#64b5f6", "--jp-error-color1": "#ef5350",
+    },
+}  # fmt: skip
+"""What the view takes of a theme of JupyterLab."""
+
+
+def snapshot() -> str:
+    """Ranks of which some are busy and one has died."""
+    told = json.loads(message("snapshot", "idle", RANKS))
+    (mesh,) = told["meshes"]
+    for row in mesh["rows"]:
+        if row["rank"] % 7 < 2:
+            row |= {"state": "busy", "endpoint": "step"}
+    mesh["rows"][DEAD] |= {"state": "failed", "endpoint": None, "failure": "killed by SIGKILL"}
+    return json.dumps(told)
+
+
+def show(browser: Browser, theme: str) -> Page:
+    page = browser.new_page(viewport={"width": 1280, "height": 1200}, device_scale_factor=2)
+    colours = ";".join(f"{name}: {value}" for name, value in COLOURS[theme].items())
+    page.set_content(
+        f"<style>body {{ margin: 0; {colours}; background: var(--jp-layout-color0) }}"
+        f"{bundle.styles('explorer')}</style><main></main>"
+    )
+    page.evaluate(VIEW, [bundle.joined("explorer"), snapshot()])
+    return page
+
+
+def overflow(explorer: Locator) -> int:
+    """By how many pixels the grid is wider than the page gives it."""
+    return explorer.locator(".mx-grid").evaluate("grid => grid.scrollWidth - grid.clientWidth")
+
+
+def test_4096_ranks_fit_into_any_page_with_places_on_axes_and_the_one_that_failed_is_named(
+    browser: Browser, screenshot_path: Path
+) -> None:
+    for theme in COLOURS:
+        page = show(browser, theme)
+        explorer = page.get_by_role("region", name="Mesh explorer")
+        expect(explorer.locator(".mx-cell")).to_have_count(RANKS)
+        for width in (1280, 400, 700):
+            page.set_viewport_size({"width": width, "height": 1200})
+            column = explorer.get_by_role("columnheader", name="+63")
+            expect(column).to_be_in_viewport()
+            expect(explorer.locator(".mx-cell").last).to_be_in_viewport()
+            page.wait_for_function(
+                "() => { const grid = document.querySelector('.mx-grid');"
+                "        return grid.scrollWidth <= grid.clientWidth; }"
+            )
+            assert overflow(explorer) <= 0, width
+            tile = explorer.locator(f'.mx-cell[data-rank="{DEAD}"]')
+            tile.hover()
+            expect(explorer.locator(".mx-here")).to_have_count(2)
+            expect(explorer.locator(".mx-reading").first).to_contain_text(
+                f"gpus={DEAD}: failed: killed by SIGKILL"
+            )
+        explorer.screenshot(path=screenshot_path / f"explorer-4096-{theme}.png")
+        failed = explorer.get_by_role("button", name=f"✕ 1 failed: gpus={DEAD}")
+        failed.click()
+        expect(explorer.locator(".mx-dimmed")).to_have_count(RANKS - 1)
+        explorer.get_by_role("button", name=f"gpus={DEAD}", exact=True).click()
+        details = explorer.get_by_role("region", name=f"workers gpus={DEAD} details")
+        expect(details.get_by_role("button", name="Restart rank")).to_be_visible()
+        page.close()
