@@ -228,7 +228,7 @@ def test_256_ranks_fit_into_any_page_and_are_filtered_by_state(
             widen(page, 1280)
             explorer.get_by_role("button", name="✕ 1 failed").click()
             expect(explorer.locator(".mx-dimmed")).to_have_count(255)
-            explorer.get_by_role("button", name="hosts=3 gpus=10").click()
+            explorer.get_by_role("button", name="hosts=3 gpus=10", exact=True).click()
             details = explorer.get_by_role("region", name="workers hosts=3 gpus=10 details")
             expect(details).to_contain_text("exited with status 3")
 
