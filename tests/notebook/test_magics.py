@@ -181,8 +181,8 @@ def test_monarch_alone_lists_its_subcommands(kernel: Kernel, line: str) -> None:
     ("line", "says"),
     [
         ("%monarch sapwn workers", "monarch has no subcommand 'sapwn'; did you mean 'spawn'?"),
-        ("%monarch px", "monarch has no subcommand 'px'; there are spawn, on, ls"),
-        ("%monarch dance", "monarch has no subcommand 'dance'; there are spawn, on, ls"),
+        ("%monarch px", "monarch has no subcommand 'px'; there are spawn, on, autopx"),
+        ("%monarch dance", "monarch has no subcommand 'dance'; there are spawn, on, autopx"),
         ("%monarch spawn workers gpus=0", "gpus=0 leaves workers without ranks"),
         ("%monarch spawn workers gpus=x", "gpus=x: 'x' is not a size; give a whole number"),
         ("%monarch spawn workers 8", "'8' is not a dim; write dim=N"),
