@@ -167,6 +167,7 @@ def _begin_on(cell: RankCell) -> _BegunCell:
         if not cell.headed and REFUSED in error.msg:
             error.msg += "; after `%monarch autopx off` cells run in the notebook"
         raise
+    frontend.note_imports_in(code)
     part = mesh.slice(**selection.dims) if selection.dims else mesh
     cell.data.send(part, cell.namespace)
     cells = _cells_on(mesh, selection)
