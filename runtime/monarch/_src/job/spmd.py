@@ -278,8 +278,8 @@ def _ssh_hosts(hosts: Any, nodes: Mapping[str, int]) -> dict[str, list[Any]]:
             raise ValueError(f"scheduler 'ssh' needs scheduler_cfg={{'hosts': {example!r}}}")
         found[mesh] = list(cast("Sequence[Any]", given))
         if len(found[mesh]) < count:
-            who = "the command" if mesh == MESH else f"the role {mesh!r}"
-            raise ValueError(f"{who} asks for {count} nodes, and hosts has {len(found[mesh])}")
+            asker = "the command" if mesh == MESH else f"the role {mesh!r}"
+            raise ValueError(f"{asker} asks for {count} nodes, and hosts has {len(found[mesh])}")
     return found
 
 

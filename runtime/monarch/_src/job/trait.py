@@ -238,7 +238,7 @@ class JobTrait(ABC):
         running = self._running_job()
         try:
             running._wait_for_hosts()
-        except BaseException:
+        except BaseException:  # also an interrupt: a job that is given up keeps no nodes
             if running._is_given_up():
                 self.kill()
             raise

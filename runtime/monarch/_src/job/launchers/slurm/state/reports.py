@@ -63,8 +63,8 @@ def problem(comment: str) -> Problem | None:
 
 def _worker(word: str) -> Worker:
     rest, second, site = word.rpartition("@")
-    who, at, addresses = rest.partition("@")
-    node, slash, numbers = who.rpartition("/")
+    process, at, addresses = rest.partition("@")
+    node, slash, numbers = process.rpartition("/")
     pid, colon, port = numbers.partition(":")
     separated = at and second and slash and colon
     if not separated or not site or not pid.isdecimal() or not port.isdecimal():
