@@ -90,6 +90,20 @@ def test_gradients_of_a_value_that_is_put_under_a_mask(pair: ProcMesh) -> None:
     assert [values(one)[0] for one in made] == expected
 
 
+def test_gradients_of_a_value_that_is_put_in_a_number_under_a_truth_value(pair: ProcMesh) -> None:
+    def gradients() -> Any:
+        leaf = torch.arange(3.0).requires_grad_()
+        for threshold in (0.5, 3.5):
+            number = leaf.sum().clone()
+            number[number.detach() > threshold] = leaf[1] * 2
+            (number * number).backward()
+        return leaf.grad
+
+    with pair.activate():
+        made = gradients()
+    assert torch.equal(monarch.inspect(made, gpus=1), gradients())
+
+
 def test_a_compiled_function_selects_with_the_places_of_its_call(pair: ProcMesh) -> None:
     @monarch.compile
     def step(x: Any, at: Any) -> Any:

@@ -195,7 +195,7 @@ def run_query(
         raise timed_out(engine_s if timeout is None else min(timeout, engine_s)) from None
     return QueryResult(
         answer.columns, answer.types, answer.rows, tuple(collected.missing),
-        tuple(collected.dropped),
+        tuple(sorted(collected.dropped, key=lambda one: (one.table, one.where))),
     )  # fmt: skip
 
 

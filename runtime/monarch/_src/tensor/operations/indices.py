@@ -68,7 +68,7 @@ def write(tensor: Tensor, index: Any, value: Any) -> None:
         width = tensor.dim() - index.dim()
         if width >= 0 and all(size == 1 for size in value.shape[: max(0, value.dim() - width)]):
             # The gradient of torch's own operation has a shape that depends on the mask.
-            mask = index.reshape(*index.shape, *[1] * width)
+            mask = index.reshape((*index.shape, *[1] * width))
             tensor.copy_(torch.where(mask, value, tensor))
             return
     if not has_number(index):
