@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from monarch.actor import ActorError, MeshStoppedError, ProcMesh, this_host
+from monarch.actor import ActorError, MeshStoppedError, ProcMesh, as_endpoint, this_host
 from monarch.job import ProcessJob
 from monarch.session import attach
 from monarch.spmd import ElasticMesh, RecoveryError
@@ -135,6 +135,18 @@ def test_a_death_during_the_recovery_is_recovered_from(
     begun = weights_of(mesh.run("train", 0), 0)
     tell("step5-rank1", place)
     assert weights_of(mesh.run("train", STEPS)) == pytest.approx(expected(begun, 3), abs=1e-5)
+
+
+def test_a_process_that_did_not_report_its_state_sends_none(make: Make) -> None:
+    """A rank may die after its report. The new process has the state of its constructor."""
+    mesh = make()
+    mesh.run("train", 2)
+    (actors,) = mesh.actors
+    offer = as_endpoint(actors.slice(gpus=0).elastic_offer)
+    with pytest.raises(ActorError, match="generation 99 was formed without this process"):
+        offer.call_one(99).get(timeout=60)
+    as_endpoint(actors.slice(gpus=0).elastic_look).call_one(99).get(timeout=60)
+    assert offer.call_one(99).get(timeout=60).step == 2
 
 
 def test_a_rank_that_is_stopped_while_it_sends_its_state_is_given_up(

@@ -146,10 +146,19 @@ class ElasticActor(Actor):
         self._has_trained = found
         return Report(self.step, found)
 
-    def elastic_offer(self) -> StateOffer:
-        """Publish the state of this rank."""
+    def elastic_offer(self, generation: int) -> StateOffer:
+        """Publish the state of this rank. Raises NotReadyError as `elastic_run` does.
+
+        A rank that reported its state may have died since. The process in its place has the state
+        of its constructor, which no rank may take.
+        """
+        self._check_ready(generation)
         offer, self._source = offer_state(self.step, cast("Any", self).state_dict())
         return offer
+
+    def _check_ready(self, generation: int) -> None:
+        if self._looked != generation:
+            raise NotReadyError(f"generation {generation} was formed without this process")
 
     def elastic_take(self, offer: StateOffer, timeout_s: float) -> None:
         """Take the state that another rank offers."""
@@ -167,8 +176,7 @@ class ElasticActor(Actor):
             NotReadyError: the driver has not called `elastic_look` in this process and generation.
         """
         __tracebackhide__ = True
-        if self._looked != world.generation:
-            raise NotReadyError(f"generation {world.generation} was formed without this process")
+        self._check_ready(world.generation)
         self._source = None  # all have taken the state
         self._has_trained = True
         _note_step()

@@ -302,13 +302,14 @@ class ElasticDriver:
         return self.rounds.on_looked(answers.values, losses)
 
     def _restore(self, found: Plan) -> list[Action]:
+        generation = self.rounds.generation
         sources = dict.fromkeys(transfer.source for transfer in found.transfers)
         limit_s = self._groups.rejoin_s
         try:
             # A rank that does not answer in time, such as one that is suspended, is given up by the
             # next round, when it does not report either.
             deadline = time.monotonic() + limit_s
-            offers = self._ask(list(sources), "elastic_offer", deadline=deadline)
+            offers = self._ask(list(sources), "elastic_offer", generation, deadline=deadline)
             if len(offers.values) < len(sources):
                 return self.rounds.on_restored(offers.losses, complete=False)
             taking = [

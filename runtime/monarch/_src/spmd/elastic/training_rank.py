@@ -38,9 +38,9 @@ class TrainingRank(Actor):
         return await _asked(lambda trainer: trainer.elastic_load_checkpoint())
 
     @concurrent_endpoint
-    async def elastic_offer(self) -> StateOffer:
+    async def elastic_offer(self, generation: int) -> StateOffer:
         """See `ElasticActor`."""
-        return await _asked(lambda trainer: trainer.elastic_offer())
+        return await _asked(lambda trainer: trainer.elastic_offer(generation))
 
     @concurrent_endpoint
     async def elastic_take(self, offer: StateOffer, timeout_s: float) -> None:
