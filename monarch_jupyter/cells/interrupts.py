@@ -34,6 +34,8 @@ SETTLE = 1.0
 
 `subprocess` alone gives a child 0.25 s of it.
 """
+NOTICE_S = 10.0
+"""Seconds that the end of a cell waits for the line, which needs longer on a busy machine."""
 LOOK = 0.01
 NAMED = 3
 """How many futures a line names."""
@@ -113,7 +115,7 @@ class InterruptHandler:
             self._pressed = False
             written = threading.Event()
             self._presses.put(written)
-            written.wait(2 * SETTLE)
+            written.wait(NOTICE_S)
 
     def _restore_handler(self) -> None:
         # A cell that awaits has had its handler put back by the kernel already.

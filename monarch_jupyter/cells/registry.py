@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import uuid
 from collections import OrderedDict
+from contextvars import ContextVar
 from typing import Any
 
 from monarch_jupyter.cells.static_views import WIDGET, leave_out_widget, shared_static_views
@@ -107,10 +108,28 @@ class Cells:
             return
         set_parent = getattr(self._shell, "set_thread_parent", None)
         if set_parent is None:
-            set_parent = self._shell.set_parent
-        set_parent(parent)
+            _set_thread_parent(self._shell, parent)
+        else:
+            set_parent(parent)
+
+
+def _set_thread_parent(shell: Any, parent: Any) -> None:
+    """As the method of that name, which ipykernel has from 7.4 on, and so from Python 3.11 on.
+
+    `set_parent` also changes the parent of all threads that have none of their own, and they would
+    then write into that earlier cell.
+    """
+    header = _header(parent)
+    shell._parent_header.set(parent)
+    for writer in (shell.displayhook, shell.display_pub, sys.stdout, sys.stderr):
+        own: Any = getattr(writer, "_parent_header", None)  # `%%capture` puts others in place
+        if isinstance(own, ContextVar):
+            own.set(header)
 
 
 def _id(parent: Any) -> str:
-    header: Any = parent.get("header", parent) if parent else {}
-    return str(header.get("msg_id", ""))
+    return str(_header(parent).get("msg_id", ""))
+
+
+def _header(parent: Any) -> Any:
+    return parent.get("header", parent) if parent else {}

@@ -22,6 +22,12 @@ class Talker(Actor):
         print(text)
 
     @endpoint
+    def say_late(self, fifo, text):
+        with open(fifo, "rb", buffering=0) as pipe:
+            pipe.read(1)
+        print(text)
+
+    @endpoint
     def say_rank(self):
         print(f"rank {self.rank}")
 
@@ -115,6 +121,21 @@ def test_lines_land_in_the_cell_that_caused_them(kernel: Kernel) -> None:
     for text in ("one", "two", "three"):
         assert kernel.ok(f"talkers.say.call('{text}').get()").stdout == f"[gpus=0..1] {text}\n"
     assert kernel.ok("1 + 1").stdout == ""
+
+
+def test_threads_write_into_the_running_cell_after_a_late_line_of_an_earlier_one(
+    kernel: Kernel, tmp_path: Path
+) -> None:
+    talkers(kernel, 2)
+    os.mkfifo(fifo := tmp_path / "fifo")
+    kernel.ok(f"earlier = talkers.say_late.call({str(fifo)!r}, 'late')")
+    shown = kernel.ok(
+        "import os\nfrom threading import Thread\n"
+        f"pipe = os.open({str(fifo)!r}, os.O_RDWR)\nos.write(pipe, b'..')\n"
+        "earlier.get()\nos.close(pipe)\n"  # which shows the late line first
+        "thread = Thread(target=print, args=('of a thread',))\nthread.start()\nthread.join()"
+    )
+    assert shown.stdout == "of a thread\n"
 
 
 def test_a_line_is_shown_while_the_cell_still_runs(kernel: Kernel, tmp_path: Path) -> None:
