@@ -1,4 +1,4 @@
-"""What it costs to be watched: a call with history or OTLP, and snapshots of 1,024 ranks.
+"""The cost of telemetry: of a call with history or OTLP, and of snapshots of 1,024 ranks.
 
     python -m tests.benchmarks.watching
 

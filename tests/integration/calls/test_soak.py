@@ -42,6 +42,7 @@ TOMBSTONE = 300
 """Bytes that may stay of an actor."""
 SLACK = 2 << 20
 """Bytes by which a process may grow meanwhile for other reasons, such as arenas half full."""
+REPEATS = 3
 
 
 def holdings() -> tuple[int, int]:
@@ -49,6 +50,27 @@ def holdings() -> tuple[int, int]:
     HISTORY.clear()  # its rings hold so many rows at most
     gc.collect()
     return len(gc.get_objects()), psutil.Process().memory_info().rss
+
+
+def growth(
+    work: Callable[[], None], weigh: Callable[[], list[tuple[int, int]]], bound: int
+) -> list[tuple[int, int]]:
+    """The objects and bytes by which each process grows during the work.
+
+    A process may return memory to the system late, or need more for another reason. What grows with
+    the work grows each time, so the work is repeated while a process grows by more than `bound`.
+    """
+    found: list[tuple[int, int]] = []
+    for _ in range(REPEATS):
+        before = weigh()
+        work()
+        found = [
+            (objects_then - objects, size_then - size)
+            for (objects, size), (objects_then, size_then) in zip(before, weigh(), strict=True)
+        ]
+        if all(size < bound for _, size in found):
+            break
+    return found
 
 
 class Scales(Actor):
@@ -169,13 +191,14 @@ def test_nothing_that_grows_is_left_of(
                 once(where, mayfly, number)
             faults.untaken()
 
+        def both_holdings() -> list[tuple[int, int]]:
+            return [holdings(), there.weigh.call_one().get()]
+
         repeat(WARM + 2 * 128 if once is one_actor_that_fails else WARM)
-        before = [holdings(), there.weigh.call_one().get()]
-        repeat(COUNT)
-        after = [holdings(), there.weigh.call_one().get()]
-    for (objects, size), (objects_then, size_then) in zip(before, after, strict=True):
-        assert objects_then - objects < COUNT * OBJECTS + 64
-        assert size_then - size < COUNT * 2 * TOMBSTONE + SLACK
+        grown = growth(lambda: repeat(COUNT), both_holdings, COUNT * 2 * TOMBSTONE + SLACK)
+    for objects, size in grown:
+        assert objects < COUNT * OBJECTS + 64
+        assert size < COUNT * 2 * TOMBSTONE + SLACK
 
 
 class Tracer(Actor):
@@ -222,9 +245,8 @@ def test_nothing_that_grows_is_left_of_ended(what: str, own_base_directory: Path
 
     count = max(8, COUNT // 50)
     repeat(4)
-    objects, size = holdings()
-    repeat(count)
-    objects_then, size_then = holdings()
+    bound = count * 8192 + SLACK
+    ((objects, size),) = growth(lambda: repeat(count), lambda: [holdings()], bound)
     shutdown_context().get()
-    assert objects_then - objects < count * 8 + 64
-    assert size_then - size < count * 8192 + SLACK
+    assert objects < count * 8 + 64
+    assert size < bound

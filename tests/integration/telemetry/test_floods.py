@@ -1,4 +1,4 @@
-"""Floods of messages, lines and log records: memory stays, and answers name what is dropped."""
+"""Under floods of messages, lines and log records memory stays, and answers name dropped rows."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Worker(Actor):
 
 @pytest.fixture(autouse=True)
 def history_of_this_test() -> Iterator[None]:
-    """This process remembers what it kept for other tests. Lines of the flood are not shown."""
+    """Clear rows that other tests have left in this process, and hide the lines of the flood."""
     HISTORY.clear()
     end = on_output(lambda lines: None)
     yield

@@ -120,7 +120,8 @@ def test_the_actor_gets_the_tensor_itself_in_the_order_of_the_program(models: An
     models.keep.broadcast({"x": x})
     models.total.call(x).get()  # the broadcast was before it, for each actor
     x.mul_(10)
-    assert monarch.inspect(x, gpus=1).tolist() == [30.0] * 3
+    # Each rank has multiplied its tensor before it answers.
+    assert [monarch.inspect(x, gpus=rank).tolist() for rank in (0, 1)] == [[20.0] * 3, [30.0] * 3]
     assert models.kept_values.call().get().values() == [[20.0] * 3, [30.0] * 3]
 
 

@@ -84,7 +84,7 @@ def text_of_end(job: str, name: str) -> str:
             bound = RUNS_S if entry.phase is Phase.RUNNING else ENDING_S
             if time.monotonic() - began > bound:
                 return ""
-            time.sleep(commands.EVERY_S)
+            time.sleep(commands.EVERY_S)  # Slurm tells no client when the state changes
     except JobError as error:
         log.info("%s", error)
         return ""
