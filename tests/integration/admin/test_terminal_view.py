@@ -79,7 +79,8 @@ def text(view: TerminalView) -> str:
 def test_keys_move_and_expand_and_collapse() -> None:
     async def script(view: TerminalView, pilot: Any) -> None:
         assert [row.strip() for row in rows(view)] == [
-            "▾ 1 host, 3 procs, 1 actor", "▾ host here (session abc), 3 procs",
+            "▾ 1 host, 3 procs, 1 actor; 1 failed proc",
+            "▾ host here (session abc), 3 procs; 1 failed proc",
             "workers[gpus=2] pid 102 failed: killed by SIGKILL", "▸ workers[gpus=0] pid 100 idle",
             "workers[gpus=1] pid 101 idle",
         ]  # fmt: skip

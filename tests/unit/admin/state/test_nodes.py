@@ -82,6 +82,15 @@ def test_the_tree_has_a_line_for_each_node() -> None:
     ]
 
 
+def test_the_lines_of_the_root_and_of_hosts_count_what_has_failed() -> None:
+    dead = proc(1, "failed", failure="killed by SIGKILL")
+    lines = tree_text(cluster(procs=[proc(0), dead], actors=[actor(0, "failed")])).splitlines()
+    assert lines[0] == "1 host, 2 procs, 1 actor; 1 failed proc"
+    assert lines[1] == "└── host here (session abc), 2 procs; 1 failed proc"
+    many = cluster(procs=[proc(rank, "failed") for rank in range(1024)])
+    assert tree_text(many).startswith("1 host, 1,024 procs; 1,024 failed procs\n")
+
+
 def test_names_cannot_move_the_cursor_of_a_terminal() -> None:
     text = tree_text(cluster(procs=[proc(0, "failed", failure="\x1b[2J\nroot\r\u202e")]))
     assert all(line.isprintable() for line in text.splitlines())

@@ -141,7 +141,7 @@ class NodePayload(msgspec.Struct):
 
 
 def _some_failed(count: int, what: str) -> str | None:
-    return f"{count} failed {what}{'s' * (count != 1)}" if count else None
+    return f"{count:,} failed {what}{'s' * (count != 1)}" if count else None
 
 
 class HostSource(msgspec.Struct, frozen=True):
@@ -305,14 +305,16 @@ def label(node: NodePayload) -> str:
     found = node.properties
     if found.Root is not None:
         one = found.Root
-        counts = (
-            (one.num_hosts, "host"), (one.num_procs, "proc"), (one.num_actors, "actor"),
-        )  # fmt: skip
-        return ", ".join(f"{number} {what}{'s' * (number != 1)}" for number, what in counts)
+        counts = [(one.num_hosts, "host"), (one.num_procs, "proc")]
+        if one.num_actors:  # those of a host that is observed over a link are not known
+            counts.append((one.num_actors, "actor"))
+        told = ", ".join(f"{number:,} {what}{'s' * (number != 1)}" for number, what in counts)
+        return f"{told}{_failures(node)}"
     if found.Host is not None:
         one = found.Host
         plural = "s" * (one.num_procs != 1)
-        return f"host {one.host} (session {one.session}), {one.num_procs} proc{plural}"
+        about = f"host {one.host} (session {one.session}), {one.num_procs:,} proc{plural}"
+        return f"{about}{_failures(node)}"
     if found.Proc is not None:
         one = found.Proc
         pid = f" pid {one.pid}" if one.pid else ""
@@ -325,6 +327,11 @@ def label(node: NodePayload) -> str:
         return f"{one.name} ({one.actor_type}) {one.actor_status}{doing}{queue}"
     assert found.Error is not None
     return f"{node.identity}: {found.Error.message}"
+
+
+def _failures(node: NodePayload) -> str:
+    """How many nodes below have failed, for a line that counts them."""
+    return f"; {node.failure}" if node.failure else ""
 
 
 def tree_text(cluster: Cluster) -> str:
