@@ -53,7 +53,9 @@ class LargeScene(Scene):
     def cluster(self) -> Cluster:
         procs = [{**row, "session": row["host"]} for row in recorded_ranks.procs(13)]
         names = list(dict.fromkeys(row["host"] for row in procs))
-        hosts = [{"session": name, "host": name, "agent_pid": None, "cores": None} for name in names]
+        hosts = [
+            {"session": name, "host": name, "agent_pid": None, "cores": None} for name in names
+        ]
         sources = [HostSource(name, address := f"tcp://{name}:26600", address) for name in names]
         return build(17, 1, sources, {"hosts": hosts, "procs": procs})
 
