@@ -10,6 +10,7 @@ import type { Request } from '../../monarch_jupyter/widgets/js/protocol.js';
 import {
   CallStore,
   liveStretch,
+  labelEvery,
   panned,
   spanText,
   summaryOf,
@@ -119,6 +120,14 @@ describe('a stretch of time', () => {
     assert.deepEqual(ticksOf({ from: 0, to: 30, isLive: true }, 6), { step: 5, at: [0, 5, 10, 15, 20, 25, 30] });
     assert.equal(ticksOf({ from: 0, to: 0.03, isLive: true }, 6).step, 0.005);
     assert.equal(ticksOf({ from: 0, to: 600, isLive: true }, 6).step, 120);
+  });
+
+  test('labels lanes where rows of the last dim begin, or at equal parts of them', () => {
+    assert.equal(labelEvery(1, 8), 1);
+    assert.equal(labelEvery(3, 8), 4);
+    assert.equal(labelEvery(12, 8), 16);
+    assert.equal(labelEvery(12, 1024), 16);
+    assert.equal(labelEvery(12, 1021), 12);
   });
 
   test('is told in a unit that suits it', () => {

@@ -111,6 +111,31 @@ describe('a mesh in the page', () => {
     assert.deepEqual(dimmed(), []);
   });
 
+  test('lays many short rows in blocks side by side, each below heads of its own', () => {
+    const rows = Array.from({ length: 1024 }, (_, rank) =>
+      row(rank, { point: { hosts: rank >> 3, gpus: rank % 8 } })
+    );
+    shown({ sizes: { hosts: 128, gpus: 8 }, host: '128 hosts', rows });
+    const grid = getByRole(document.body, 'grid');
+    const blocks = grid.querySelectorAll('.mx-heads').length;
+    assert.ok(grid.hasAttribute('data-folded') && blocks > 1);
+    assert.equal(getAllByRole(grid, 'columnheader').filter(head => head.title.startsWith('gpus')).length, 8);
+    cell('workers hosts=127 gpus=3: idle').dispatchEvent(new Event('pointerover', { bubbles: true }));
+    const marked = [...grid.querySelectorAll('.mx-here')];
+    assert.deepEqual(marked.map(head => head.getAttribute('aria-label')).sort(), ['gpus=3', 'hosts=127']);
+    assert.equal(marked[0]?.closest('.mx-heads'), [...grid.querySelectorAll('.mx-heads')].at(-1));
+    cell('workers hosts=127 gpus=3: idle').click();
+    const details = getByRole(document.body, 'region', { name: 'workers hosts=127 gpus=3 details' });
+    assert.ok(details.textContent.includes('pid 2019') && !details.textContent.includes('128 hosts'));
+  });
+
+  test('says how long ago a rank failed', () => {
+    shown({ rows: [row(0), row(1, { state: 'failed', failure: 'killed', since_s: 3.6 })] });
+    cell('workers gpus=1: failed: killed').dispatchEvent(new Event('pointerover', { bubbles: true }));
+    const reading = document.querySelector('.mx-reading')?.textContent;
+    assert.ok(reading?.startsWith('gpus=1: failed: killed, 3.6 s ago'), reading);
+  });
+
   test('names the rank that is pointed at below the grid, and the heads of its place', () => {
     shown({
       sizes: { hosts: 2, gpus: 2 },

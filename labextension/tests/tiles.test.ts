@@ -50,6 +50,31 @@ describe('the tiles of a grid', () => {
     assert.ok(fit.everyRow > 1 && fit.everyRow * (fit.height + fit.gap) >= 12);
   });
 
+  test('of many short rows lie in blocks side by side, all of them on one screen', () => {
+    for (const [hosts, gpus, room] of [
+      [128, 8, 1160],
+      [128, 8, 1560],
+      [64, 8, 1160]
+    ] as const) {
+      const fit = fitOf({ ...layout(hosts, gpus), folds: true }, room);
+      const blocks = Math.ceil(hosts / fit.rows);
+      assert.ok(blocks > 1, JSON.stringify(fit));
+      assert.ok(blocks * (fit.label + gpus * (fit.width + fit.gap)) <= room, JSON.stringify(fit));
+      assert.ok(fit.rows * (fit.height + fit.gap) <= 500, JSON.stringify(fit));
+    }
+  });
+
+  test('lie below each other where that fits, where a page is narrow, and where values are texts', () => {
+    assert.equal(fitOf({ ...layout(16, 32), folds: true }, 1560).rows, 0);
+    assert.equal(fitOf({ ...layout(128, 64), folds: true }, 700).rows, 0);
+    assert.equal(fitOf(layout(128, 8), 1160).rows, 0);
+  });
+
+  test('are the smallest ones in blocks when there are more rows than one screen has', () => {
+    const fit = fitOf({ ...layout(512, 8), folds: true }, 700);
+    assert.ok(fit.rows > 0 && fit.width === 10, JSON.stringify(fit));
+  });
+
   test('hold a text whole or not at all', () => {
     assert.ok(fits('busy', 60));
     assert.ok(!fits('gpus=10', 60));

@@ -134,6 +134,8 @@ export class RankGrid {
       ranks: ranksOf(sizes),
       labels: this._labels,
       heads: this._names,
+      // Values have texts of their own width.
+      folds: underHead && options.least === undefined,
       ...(options.least === undefined ? {} : { least: options.least }),
       ...(options.most === undefined ? {} : { most: options.most }),
     };
@@ -146,6 +148,10 @@ export class RankGrid {
     }
     /** @type {HTMLElement[]} */
     this._rowHeads = [];
+    /** @type {HTMLElement[]} */
+    this._lines = [];
+    /** @type {HTMLElement[]} the heads again, of each block of rows but the first */
+    this._copies = [];
     this._labels.forEach((label, y) => {
       const row = element("div", "mx-row", { role: "row" });
       if (label) {
@@ -160,6 +166,7 @@ export class RankGrid {
         this._cells.set(rank, made);
         row.append(made);
       }
+      this._lines.push(row);
       this.node.append(row);
     });
     this._entry = this._cells.get(0);
@@ -201,7 +208,38 @@ export class RankGrid {
     const y = rank === null ? -1 : this._places.findIndex((ranks) => ranks.includes(rank));
     const x = rank === null ? -1 : (this._places[y]?.indexOf(rank) ?? -1);
     this._rowHeads[y]?.classList.add("mx-here");
-    this._heads[x]?.classList.add("mx-here");
+    this._headsAbove(y)[x]?.classList.add("mx-here");
+  }
+
+  /**
+   * The heads of the block that has this row.
+   * @param {number} y
+   * @returns {readonly Element[]}
+   */
+  _headsAbove(y) {
+    const rows = this._fitted?.rows ?? 0;
+    const copy = rows > 0 ? this._copies[Math.floor(y / rows) - 1] : undefined;
+    return copy === undefined ? this._heads : [...copy.querySelectorAll(".mx-column")];
+  }
+
+  /**
+   * Lay rows in blocks side by side, each below the heads of the columns.
+   * @param {number} rows of a block; 0: no blocks
+   */
+  _fold(rows) {
+    for (const copy of this._copies) {
+      copy.remove();
+    }
+    this._copies = [];
+    this.node.toggleAttribute("data-folded", rows > 0);
+    this.node.style.setProperty("--mx-tile-rows", String(rows + 1));
+    for (let y = rows; rows > 0 && y < this._lines.length; y += rows) {
+      const copy = /** @type {HTMLElement} */ (this._headRow?.cloneNode(true));
+      copy.removeAttribute("role");
+      copy.setAttribute("aria-hidden", "true"); // a screen reader has the first ones
+      this._lines[y]?.before(copy);
+      this._copies.push(copy);
+    }
   }
 
   /** @param {string} corner the dims of the rows */
@@ -266,6 +304,7 @@ export class RankGrid {
       setText(/** @type {HTMLElement} */ (head.firstElementChild), fit.shortLabels ? shortLabel(label) : label);
       head.classList.toggle("mx-quiet", y % fit.everyRow !== 0);
     });
+    this._fold(fit.rows);
     this._onFit(fit);
   }
 

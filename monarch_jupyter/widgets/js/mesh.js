@@ -254,11 +254,11 @@ export class MeshView {
 }
 
 /**
- * "gpus=3: busy in Trainer.step for 4 s, pid 12, 300 MiB"
+ * "gpus=3: busy in Trainer.step for 4 s, pid 12, 300 MiB", or "gpus=3: failed: killed by SIGKILL, 4 s ago"
  * @param {Row} row
  */
 function readingOf(row) {
-  const since = row.since_s < 1 ? "" : ` for ${duration(row.since_s)}`;
+  const since = row.since_s < 1 ? "" : row.state === "failed" ? `, ${duration(row.since_s)} ago` : ` for ${duration(row.since_s)}`;
   const pid = row.pid === null ? "" : `, pid ${row.pid}`;
   const memory = row.rss_mib === null ? "" : `, ${row.rss_mib.toFixed(0)} MiB`;
   return `${pointText(row.point) || "rank 0"}: ${doing(row)}${since}${pid}${memory}`;

@@ -11,6 +11,8 @@ import { RankUsage } from "./usage.js";
 /** @typedef {import("./protocol.js").Mesh} Mesh */
 /** @typedef {import("./protocol.js").Row} Row */
 
+/** The host of a mesh on several, which does not say where a rank is. */
+const SEVERAL = /^\d+ hosts$/;
 const FACTS = ["state", "for", "process", "messages", "memory"];
 
 export class RankDetails {
@@ -119,10 +121,12 @@ export class RankDetails {
     }
     const again = row.restarts > 0 ? `, restarted ${count(row.restarts, "time")}` : "";
     const failed = row.errors > 0 ? `, ${row.errors} failed` : "";
+    const host = this._mesh?.host ?? "";
+    const where = host === "" || SEVERAL.test(host) ? "" : ` on ${host}`;
     const values = [
       doing(row),
       duration((Date.now() - this._began) / 1000),
-      row.pid === null ? "none" : `pid ${row.pid} on ${this._mesh?.host ?? ""}${again}`,
+      row.pid === null ? "none" : `pid ${row.pid}${where}${again}`,
       `${row.messages.toLocaleString("en")}${failed}`,
       row.rss_mib === null ? "unknown" : `${row.rss_mib.toFixed(0)} MiB`,
     ];

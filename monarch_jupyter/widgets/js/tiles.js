@@ -11,6 +11,13 @@ const SMALL_CHARACTER = 6.4;
 const STEPS = [1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100, 128];
 const ROOMY = 86;
 const COMPACT = 22;
+/** Pixels of rows that most screens show at once. */
+const TALLEST = 500;
+/** Pixels between two blocks of rows. */
+const BETWEEN = 16;
+/** Pixels between the tiles of blocks, and the least width of these. */
+const CLOSE = 2;
+const LEAST_FOLDED = 10;
 
 /**
  * - roomy: coordinates or state, and what the rank does;
@@ -21,7 +28,8 @@ const COMPACT = 22;
 
 /**
  * All lengths in pixels. `shortLabels`: rows are labelled by indices alone; `every`: so many rows or columns have one
- * label; `fullColumns`: columns are labelled with the dim.
+ * label; `fullColumns`: columns are labelled with the dim; `rows`: so many rows make a block, and the next ones lie
+ * beside it; 0: all rows lie below each other.
  * @typedef {object} Fit
  * @property {Look} look
  * @property {number} width
@@ -32,10 +40,12 @@ const COMPACT = 22;
  * @property {number} everyRow
  * @property {number} everyColumn
  * @property {boolean} fullColumns
+ * @property {number} rows
  */
 
 /**
- * The input of a layout: the columns of the widest row, the ranks, the labels, and the limits of a tile's width.
+ * The input of a layout: the columns of the widest row, the ranks, the labels, the limits of a tile's width, and
+ * whether rows may lie in blocks side by side.
  * @typedef {object} Layout
  * @property {number} columns
  * @property {number} ranks
@@ -43,6 +53,7 @@ const COMPACT = 22;
  * @property {readonly string[]} heads
  * @property {number} [least]
  * @property {number} [most]
+ * @property {boolean} [folds]
  */
 
 /**
@@ -50,21 +61,59 @@ const COMPACT = 22;
  * @param {number} room the width of the grid
  * @returns {Fit}
  */
-export function fitOf({ columns, ranks, labels, heads, least = 3, most }, room) {
+export function fitOf({ columns, ranks, labels, heads, least = 3, most, folds = false }, room) {
   const full = widest(labels, CHARACTER);
   const shortLabels = full > 0 && (full > room / 5 || (room - full) / columns < COMPACT);
   const label = shortLabels ? widest(labels.map(shortLabel), CHARACTER) : full;
   const largest = most ?? (ranks > 1024 ? 12 : ranks > 256 ? 24 : ranks > 64 ? ROOMY : 104);
   const each = (room - label) / columns;
-  const gap = each >= 40 ? 5 : each >= 14 ? 2 : 1;
-  const width = Math.max(least, Math.min(largest, Math.floor(each - gap)));
-  const look = width >= ROOMY ? "roomy" : width >= COMPACT ? "compact" : "tiny";
+  const folded = folds && ranks > 256 ? foldOf({ columns, ranks, labels }, label, largest, room) : null;
+  const gap = folded !== null ? CLOSE : each >= 40 ? 5 : each >= 14 ? 2 : 1;
+  const width = folded?.width ?? Math.max(least, Math.min(largest, Math.floor(each - gap)));
+  const look = lookOf(width);
   const height = heightOf(look, width, ranks);
   const head = widest(heads, SMALL_CHARACTER);
   const fullColumns = heads.length > 0 && head <= width;
   const short = widest(heads.map(shortLabel), SMALL_CHARACTER);
   const everyColumn = fullColumns ? 1 : stepOf(short, width + gap);
-  return { look, width, height, gap, label, shortLabels, everyRow: stepOf(14, height + gap), everyColumn, fullColumns };
+  const everyRow = stepOf(14, height + gap);
+  return { look, width, height, gap, label, shortLabels, everyRow, everyColumn, fullColumns, rows: folded?.rows ?? 0 };
+}
+
+/**
+ * The largest tiles with which many short rows, in blocks side by side, are on one screen; if there are too many, the
+ * smallest ones. Null: rows are on one screen without that, or there is no room for two blocks.
+ * @param {Pick<Layout, "columns" | "ranks" | "labels">} layout
+ * @param {number} label the width of the labels of rows
+ * @param {number} largest
+ * @param {number} room
+ */
+function foldOf({ columns, ranks, labels }, label, largest, room) {
+  const tall = (/** @type {number} */ rows, /** @type {number} */ width) =>
+    rows * (heightOf(lookOf(width), width, ranks) + CLOSE);
+  if (tall(labels.length, largest) <= TALLEST) {
+    return null;
+  }
+  let found = null;
+  for (let width = largest; width >= LEAST_FOLDED; width -= 1) {
+    const blocks = Math.floor((room + BETWEEN) / (label + columns * (width + CLOSE) + BETWEEN));
+    const rows = Math.ceil(labels.length / Math.max(1, blocks));
+    if (rows < labels.length) {
+      found = { width, rows };
+      if (tall(rows, width) <= TALLEST) {
+        break;
+      }
+    }
+  }
+  return found;
+}
+
+/**
+ * @param {number} width
+ * @returns {Look}
+ */
+function lookOf(width) {
+  return width >= ROOMY ? "roomy" : width >= COMPACT ? "compact" : "tiny";
 }
 
 /**

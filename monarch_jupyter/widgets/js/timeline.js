@@ -8,14 +8,15 @@
 import { parseTimeline } from "./activity_protocol.js";
 import { isRecorded } from "./controls.js";
 import { button, count, download, element, pointText, setText } from "./dom.js";
-import { CallStore, OVERLAP_S, endOf, liveStretch, panned, spanText, summaryOf, ticksOf, traceOf, zoomed } from "./timeline_state.js";
+import { CallStore, OVERLAP_S, endOf, labelEvery, liveStretch, panned, spanText, summaryOf, ticksOf, traceOf, zoomed } from "./timeline_state.js";
 
 /** @typedef {import("./activity_protocol.js").Call} Call */
 /** @typedef {import("./protocol.js").Mesh} Mesh */
 
 const FIRST_S = 30;
 const AXIS = 18; // pixels
-const HIGHEST = 420; // pixels, of all lanes
+const HIGHEST = 420; // pixels, of all lanes, unless there are more
+const LINE = 12; // pixels, of a label
 /** Readable on a light and on a dark page. */
 const COLORS = ["#4c8bd6", "#e08a2e", "#3fa66b", "#b66bd0", "#c9a227", "#2aa7a7", "#d0628a", "#8a8f98"];
 const FAILED = "#e5484d";
@@ -214,7 +215,7 @@ export class TimelineView {
   /** The sizes of the picture in pixels. */
   _room() {
     const rows = this._mesh?.rows ?? [];
-    const lane = Math.max(2, Math.min(16, Math.floor(HIGHEST / Math.max(1, rows.length))));
+    const lane = rows.length > HIGHEST ? 1 : Math.max(2, Math.min(16, Math.floor(HIGHEST / Math.max(1, rows.length))));
     const longest = Math.max(0, ...rows.map((row) => pointText(row.point).length));
     const label = Math.min(160, longest * 7 + 8);
     const width = Math.max(50, this._canvas.clientWidth - label);
@@ -270,11 +271,11 @@ export class TimelineView {
       draw.fillText(text, Math.min(x(moment) + 2, label + width - draw.measureText(text).width), height - AXIS / 2);
     }
     const places = new Map(mesh.rows.map((row, y) => [row.rank, y]));
-    const every = Math.ceil(12 / lane);
+    const every = labelEvery(Math.ceil(LINE / lane), Object.values(mesh.sizes).at(-1) ?? 1);
     draw.fillStyle = muted;
     mesh.rows.forEach((row, y) => {
       if (y % every === 0) {
-        draw.fillText(pointText(row.point), 0, Math.max(7, y * lane + lane / 2), label - 6);
+        draw.fillText(pointText(row.point), 0, y * lane + Math.max(lane, LINE) / 2, label - 6);
       }
     });
     this._paintCalls(draw, places, lane, label, x);

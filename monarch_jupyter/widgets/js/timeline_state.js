@@ -118,6 +118,21 @@ export function ticksOf({ from, to }, most) {
 }
 
 /**
+ * Every how many ranks a label is written: at least `least`, and so that labels begin rows of the last dim, or parts of
+ * them that are alike, if that is not too far apart.
+ * @param {number} least
+ * @param {number} inner the size of the last dim
+ */
+export function labelEvery(least, inner) {
+  for (let every = least; every <= 2 * least; every += 1) {
+    if (every % inner === 0 || inner % every === 0) {
+      return every;
+    }
+  }
+  return least;
+}
+
+/**
  * What each endpoint did in a stretch: calls, seconds, the longest call. By seconds, most first.
  * @param {readonly Call[]} calls
  * @param {Stretch} stretch
