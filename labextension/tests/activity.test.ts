@@ -207,6 +207,14 @@ describe('the activity of a mesh', () => {
     assert.deepEqual(rows.map(one => one.querySelector('.mx-usage-now')?.textContent), ['90 %', '2.0 GiB']);
   });
 
+  test('is a timeline that says of which failed ranks no calls are known', async () => {
+    shown({ rows: [row(0, { state: 'failed', failure: 'killed' }), row(1, { state: 'failed', failure: 'killed' })] });
+    getByRole(document.body, 'button', { name: 'Timeline' }).click();
+    await settled();
+    const timeline = getByRole(document.body, 'region', { name: 'Timeline of calls' });
+    assert.ok(timeline.textContent.includes('1 call known; those of 1 failed rank are lost with its process.'));
+  });
+
   test('is a timeline with a table of endpoints, asked for while it is open only', async () => {
     const view = shown();
     const opener = getByRole(document.body, 'button', { name: 'Timeline' });

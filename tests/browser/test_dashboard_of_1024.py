@@ -62,13 +62,15 @@ def test_1024_ranks_are_on_one_screen_and_the_one_that_failed_is_named_and_found
         page.screenshot(path=screenshot_path / f"dashboard-1024-{scheme}.png")
 
 
-def test_the_slider_goes_back_to_when_all_of_1024_ranks_were_at_work(
+def test_the_call_in_which_a_rank_died_has_failed_and_ran_before(
     browser: Browser, server: AdminProcess
 ) -> None:
     with opened(browser, server.said["page"]) as page:
-        expect(page.get_by_role("button", name="1,023 busy")).to_be_visible()
-        page.get_by_role("slider").fill("5.0")
-        expect(page.get_by_role("button", name="1,024 busy")).to_be_visible()
         page.get_by_role("button", name="Timeline").click()
         calls = page.get_by_role("region", name="Timeline of calls").get_by_role("table")
-        expect(calls).to_contain_text("trainer.step6,144")
+        expect(page.get_by_role("button", name="1,023 busy")).to_be_visible()
+        expect(calls).to_contain_text("trainer.step10,240, 1 failed")
+        page.get_by_role("slider").fill("9.0")
+        expect(page.get_by_role("button", name="1,024 busy")).to_be_visible()
+        expect(calls).to_contain_text("trainer.step10,240")
+        expect(calls).not_to_contain_text("failed")

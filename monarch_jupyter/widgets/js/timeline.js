@@ -351,11 +351,24 @@ export class TimelineView {
     } else if (this._problem) {
       setText(this._reading, this._problem);
     } else {
-      const calls = this._store.calls.length;
+      const known = this._store.calls;
+      const calls = known.length;
       const cut = this._store.isCut ? "; some ranks had more than are kept" : "";
       const none = "Calls are recorded from now on. Drag or use the arrow keys to move, + and - to zoom.";
-      setText(this._reading, calls === 0 ? none : `${count(calls, "call")} known${cut}. Point at one, drag to move.`);
+      const lost = this._lost(known);
+      setText(this._reading, calls === 0 ? none : `${count(calls, "call")} known${cut}${lost}. Point at one, drag to move.`);
     }
+  }
+
+  /**
+   * Ranks that have failed and of which no call is known, in words: a process keeps its calls.
+   * @param {readonly Call[]} calls
+   */
+  _lost(calls) {
+    const ranks = new Set(calls.map(({ rank }) => rank));
+    const lost = this._mesh?.rows.filter(({ rank, state }) => state === "failed" && !ranks.has(rank)).length ?? 0;
+    const processes = lost === 1 ? "its process" : "their processes";
+    return lost === 0 ? "" : `; those of ${count(lost, "failed rank")} are lost with ${processes}`;
   }
 
   /** @returns {Call | null} */

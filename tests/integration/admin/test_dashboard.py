@@ -363,7 +363,7 @@ def test_a_recording_is_shown_as_it_was(
     texts = [[one["text"] for one in page.ask("lines", at)["folds"]] for at in (at_s, None)]
     assert ["<b>after</b>" in found for found in texts] == [False, True]
     found = page.get(f"explain?at={at_s}").json["text"]
-    waited = re.search(r"client .* for ([\d.]+) s: recorded.hold", found)
+    waited = re.search(r"client called ([\d.]+) s ago .*: recorded.hold", found)
     assert waited is not None, found
     assert float(waited[1]) <= at_s + 1  # and not until today
     assert "recorded.hold" not in page.get("explain").json["text"]

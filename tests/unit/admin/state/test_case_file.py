@@ -141,6 +141,7 @@ def test_a_call_that_nobody_awaits_blocks_nobody() -> None:
     case = case_of(NOW_US, tables)
     assert case.blockers == []
     assert not case.waits[0].awaited
+    assert "client called 2.0 s ago and does not wait: w.step on workers[gpus=0]" in str(case)
 
 
 def test_the_rank_whose_stack_differs_is_odd() -> None:

@@ -341,11 +341,19 @@ class DashboardRequests:
             return self._usage.message(mesh, after, reader.now_us / 1e6)
 
     def _timeline(self, reader: ClusterReader, mesh: str, after_s: float) -> TimelineMessage:
-        collected = reader.collect(whole(["messages", "recordings"]))
+        # A live answer has no rows of a rank that has died, since its process sends them.
+        procs = [] if reader.span is None else ["procs"]
+        collected = reader.collect(whole(["messages", "recordings", *procs]))
         messages = rows_of(collected, "messages")
         if not messages and not rows_of(collected, "recordings"):
             raise Refusal(409, NO_HISTORY)
-        return timeline_of(messages, _uid(mesh), after_s, reader.now_us / 1e6)
+        uid, now_s = _uid(mesh), reader.now_us / 1e6
+        failed_s = {
+            row["rank"]: now_s - (row["since_s"] or 0.0)
+            for row in rows_of(collected, "procs")
+            if row["mesh_id"] == uid and row["state"] == "failed"
+        }
+        return timeline_of(messages, uid, after_s, now_s, failed_s)
 
 
 RANK_COLUMNS = {"actors": ("proc_mesh_id", "proc_rank"), "attributes": ("mesh_id", "rank")}

@@ -481,11 +481,14 @@ def _failure_text(one: Failure) -> str:
 
 def _wait_text(one: Wait) -> str:
     owing = name_procs(one.owing)
-    since = "" if one.for_s is None else f" for {one.for_s:.1f} s"
-    how = "waits" if one.awaited else "has called and does not wait"
+    since = "" if one.for_s is None else f"{one.for_s:.1f} s"
+    if one.awaited:
+        how = f"waits for {since}" if since else "waits"
+    else:
+        how = f"called {since} ago and does not wait" if since else "has called and does not wait"
     at = "" if one.at_callee == "unknown" else f", {one.at_callee} there"
     return (
-        f"{one.caller} {how}{since}: {endpoint_text(one.actor, one.endpoint)} on {owing} "
+        f"{one.caller} {how}: {endpoint_text(one.actor, one.endpoint)} on {owing} "
         f"({len(one.owing)} of {one.ranks} ranks owe an answer{at})"
     )
 

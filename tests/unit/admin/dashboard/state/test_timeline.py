@@ -26,6 +26,17 @@ def test_a_call_begins_when_it_leaves_the_queue() -> None:
     ]
 
 
+def test_a_call_of_a_rank_that_has_failed_has_ended_then_and_failed() -> None:
+    rows = [message(0, 10, None), message(1, 10, None), message(1, 8), message(2, 10, None)]
+    found = timeline_of(rows, 7, 0.0, 20.0, {1: 12.0, 2: 9.0})
+    assert found.calls == [
+        (1, 0, 8.5, 1.0, False),
+        (0, 0, 10.5, None, False),
+        (1, 0, 10.5, 1.5, True),
+        (2, 0, 10.5, 0.0, True),
+    ]
+
+
 def test_calls_that_wait_of_other_meshes_or_that_are_known_are_left_out() -> None:
     rows = [
         message(0, 10, None, status="queued", waited_s=None), message(0, 10, mesh_id=8),
