@@ -26,6 +26,19 @@ MOST_NOT_RUN = 8
 # Words. These pages are read from top to bottom; things are looked up in those of the reference.
 MOST_WORDS = {"explanation": 900, "how-to": 600}
 LONGER = {"performance.md": 1500, "benchmarks.md": 1500}
+# Words that each how-to guide links to the glossary, by anchor.
+GLOSSARY = {
+    "dim": r"dim(?:ension)?s?",
+    "endpoint": r"endpoints?",
+    "fault-hook": r"fault\s+hooks?",
+    "host-agent": r"host\s+agents?",
+    "mesh": r"mesh(?:es)?",
+}
+# Text in which a word is not explained: blocks of code, headings, code, links to other pages.
+NOT_EXPLAINED = re.compile(
+    r"^```.*?^```$|^#.*?$|`[^`]*`|!?\[[^\]]*\]\((?!\.\./reference/glossary\.md)[^)\s]+\)",
+    re.DOTALL | re.MULTILINE,
+)
 PATIENCE_S = 120
 
 
@@ -100,6 +113,39 @@ def test_pages_that_are_read_from_top_to_bottom_are_short(shelf: str) -> None:
     lengths = {page.name: len(prose(page).split()) for page in (DOCS / shelf).glob("*.md")}
     most = MOST_WORDS[shelf]
     assert {n: words for n, words in lengths.items() if words > LONGER.get(n, most)} == {}
+
+
+def _unexplained(text: str) -> list[str]:
+    """The words whose first use in a how-to guide is no link to the glossary, with that use."""
+    found: list[str] = []
+    text = NOT_EXPLAINED.sub("", text)
+    for anchor_, word in GLOSSARY.items():
+        first = re.search(
+            rf"\[?(?<![\w-]){word}(?![\w-])(\]\(\S*#{anchor_}\))?", text, re.IGNORECASE
+        )
+        if first and not first[1]:
+            found.append(f"{anchor_}: {text[max(0, first.start() - 30) : first.end() + 30]!r}")
+    return found
+
+
+@pytest.mark.parametrize("page", HOW_TO, ids=name_of)
+def test_a_how_to_guide_links_a_word_to_the_glossary_where_it_first_uses_it(page: Path) -> None:
+    assert _unexplained(page.read_text()) == []
+
+
+@pytest.mark.parametrize("page", HOW_TO, ids=name_of)
+def test_a_how_to_guide_whose_code_replaces_the_fault_hook_explains_it(page: Path) -> None:
+    if "unhandled_fault_hook" in page.read_text():
+        assert "../reference/glossary.md#fault-hook" in LINK.findall(prose(page))
+
+
+def test_a_word_that_a_how_to_guide_does_not_explain_is_found() -> None:
+    link = "[mesh](../reference/glossary.md#mesh)"
+    assert _unexplained(f"# A mesh\n`mesh` of a {link}, then a mesh, in [a mesh](x.md)") == []
+    assert _unexplained("two meshes") == ["mesh: 'two meshes'"]
+    assert _unexplained(f"a mesh before the {link}") != []
+    assert _unexplained("a host\nagent") == [r"host-agent: 'a host\nagent'"]
+    assert _unexplained("[dim](../reference/glossary.md#mesh)") != []
 
 
 def _public_names() -> Iterator[tuple[str, str, object]]:
