@@ -17,12 +17,12 @@ from pathlib import Path
 import nbformat
 from check_notebooks import DIGEST, digest_of, notebooks
 from nbclient import NotebookClient
+from output_kinds import is_emptied
 
 ROOT = Path(__file__).parents[1]
 CELL_SECONDS = 120
 # The file that ipykernel names after each cell in tracebacks.
 CELL_FILE = re.compile(re.escape(tempfile.gettempdir()) + r"/ipykernel_\d+/\d+\.py")
-REMOVED = {"text/plain": ""}  # such as a bar whose call has ended
 HOST = re.compile(rf"\b{re.escape(socket.gethostname())}\b")
 
 
@@ -63,7 +63,7 @@ def execute(path: Path) -> None:
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         if cell.cell_type == "code":
-            seen = [output for output in cell.outputs if output.get("data") != REMOVED]
+            seen = [output for output in cell.outputs if not is_emptied(output)]
             cell.outputs = nbformat.from_dict(without_machine(seen, texts))
     notebook.metadata = nbformat.from_dict(
         {**metadata, "language_info": {"name": "python"}, DIGEST: digest_of(notebook)}

@@ -3,7 +3,8 @@
     run_tests.py [--leave-out MARKER]... [PYTEST ARGUMENTS]
 
 `make test-all` runs every test, `make test` leaves out those that are marked `slow`, and the
-notebooks.
+notebooks. A notebook is executed, and its outputs compared with the stored ones by their kinds
+(`scripts/output_kinds.py`).
 
 Runs in: the process of `make`; a thread runs each lane but the first. Every pytest gets the
 arguments. The first lane is shown as it goes, the others when all have ended. The tests of the leak
@@ -56,6 +57,7 @@ NO_HANG = "--timeout=900"  # seconds: what hangs fails, with all stacks, and the
 # Seconds without a result after which a pytest counts as hanging, in code that no timeout ends.
 SILENCE_S = float(os.environ.get("MONARCH_TEST_SILENCE", "1200"))
 STACKS_S = 10.0  # for the stacks that SIGABRT makes pytest print
+COMPARED = ("-p", "scripts.compare_outputs")  # the outputs of notebooks with the stored ones
 NO_NOTEBOOKS = ("-p", "no:nbmake")  # it takes seconds to load
 
 
@@ -107,7 +109,7 @@ def lane_beside(*, notebooks: bool) -> list[Run]:
     paths = (f"--ignore={LEAKS}", *there)
     lane = [Run("beside", (*NO_CACHE, *NO_NOTEBOOKS), paths, IN_THE_BACKGROUND)]
     if notebooks:
-        options = (*NO_CACHE, "--nbmake", "--nbmake-timeout=120")
+        options = (*NO_CACHE, *COMPARED, "--nbmake", "--nbmake-timeout=120")
         lane.append(Run("notebooks", options, ("notebooks",), IN_THE_BACKGROUND))
     return lane
 

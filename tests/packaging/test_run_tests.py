@@ -15,7 +15,13 @@ import pytest
 
 from tests.packaging.building import ROOT, run
 
-SCRIPTS = ("run_tests.py", "record_results.py", "results.py")
+SCRIPTS = (
+    "run_tests.py",
+    "record_results.py",
+    "results.py",
+    "compare_outputs.py",
+    "output_kinds.py",
+)
 # In place of nbmake, whose import takes seconds, and of pytest-timeout.
 CONFTEST = """
 import pytest

@@ -1,3 +1,5 @@
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -89,6 +91,46 @@ def test_an_executed_notebook_may_be_committed_and_one_that_changed_since_may_no
     done = run(sys.executable, check, cwd=folder)
     assert done.returncode == 1
     assert "outputs are missing or of older cells: run `make notebooks`" in done.stdout
+
+
+def compared(folder: Path) -> subprocess.CompletedProcess[str]:
+    """pytest over the notebooks of that folder, as `make test-all` runs it."""
+    plugins = ["-p", "no:cacheprovider", "-p", "scripts.compare_outputs", "--nbmake"]
+    return run(
+        sys.executable, "-m", "pytest", "--rootdir", folder, *plugins, "notebooks",
+        cwd=folder, env={"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+    )  # fmt: skip
+
+
+def test_a_tutorial_whose_stored_outputs_are_of_other_kinds_fails_where_it_is_executed(
+    folder: Path,
+) -> None:
+    asked = "from IPython.display import HTML\nprint('text')\nHTML('<b>table</b>')"
+    path = write(folder, code("6 * 7"), code(asked), code("1 / 0", "raises-exception"))
+    done = run(sys.executable, ROOT / "scripts" / "execute_notebooks.py", path, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    done = compared(folder)
+    assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout
+    notebook = nbformat.read(path, as_version=4)
+    _, shown = notebook.cells[1].outputs
+    del shown.data["text/html"]
+    notebook.cells[2].outputs[0].ename = "ValueError"
+    nbformat.write(notebook, path)
+    stored = path.read_bytes()
+    done = compared(folder)
+    assert done.returncode == 1
+    assert (
+        "notebooks/a.ipynb: cells 1, 2: new outputs are of other kinds than the stored ones\n"
+        "cell 1\n"
+        "  stored: stream stdout; execute_result text/plain\n"
+        "  new:    stream stdout; execute_result text/html text/plain\n"
+        "cell 2\n"
+        "  stored: error ValueError\n"
+        "  new:    error ZeroDivisionError\n"
+        "run `python scripts/execute_notebooks.py notebooks/a.ipynb`, and read what it has changed"
+    ) in done.stdout
+    assert path.read_bytes() == stored
+    assert sorted(one.name for one in path.parent.iterdir()) == ["a.ipynb"]
 
 
 def test_a_notebook_with_widgets_or_private_imports_is_refused(folder: Path) -> None:
