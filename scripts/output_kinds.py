@@ -3,10 +3,11 @@
 Texts, times and pictures differ between runs and machines, kinds do not: a cell that answered with
 a table and now answers with plain text, or with another error, shows its readers something else.
 
-The rule: **everything but streams counts one by one, in order; of its streams, a cell has the same
-names.** Ranks write while a cell runs. So their text may come in other pieces, and before or after
-a picture or a note that the same cell shows. Whether a cell writes, and to which of stdout and
-stderr, may not depend on time: a cell that may or may not write waits for its text.
+The rule: **results, errors and displays count one by one, in order; of text, only whether a cell
+writes to stdout.** Ranks write while a cell runs. So their text may come in other pieces, and
+before or after a picture that the same cell shows. Text on stderr does not count: notices and
+warnings stand there, which come when something is noticed. That may be one cell later, or, if the
+error of a cell tells of the same failure in time, never.
 
 A display that has been emptied, such as the bar of a map that has ended, is no output: it comes
 only if the map took long.
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-STREAM = "stream"
+STDOUT, STDERR = "stream stdout", "stream stderr"
 
 
 class Difference(NamedTuple):
@@ -41,7 +42,7 @@ def kinds_of(outputs: Sequence[Mapping[str, Any]]) -> list[str]:
     kinds: list[str] = []
     for output in outputs:
         kind = output["output_type"]
-        if kind == STREAM:
+        if kind == "stream":
             kind = f"{kind} {output['name']}"
             if kinds[-1:] == [kind]:
                 continue
@@ -60,9 +61,8 @@ def are_the_same(stored: Sequence[str], new: Sequence[str]) -> bool:
     return _comparable(stored) == _comparable(new)
 
 
-def _comparable(kinds: Sequence[str]) -> tuple[set[str], list[str]]:
-    streams = {kind for kind in kinds if kind.startswith(f"{STREAM} ")}
-    return streams, [kind for kind in kinds if kind not in streams]
+def _comparable(kinds: Sequence[str]) -> tuple[bool, list[str]]:
+    return STDOUT in kinds, [kind for kind in kinds if kind not in (STDOUT, STDERR)]
 
 
 def differences(stored: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:

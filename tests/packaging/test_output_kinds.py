@@ -67,6 +67,11 @@ def test_where_and_in_how_many_pieces_text_arrives_makes_no_difference(
     assert are_the_same(new, stored)
 
 
+def test_a_notice_on_stderr_may_or_may_not_come() -> None:
+    assert are_the_same(["error ValueError"], ["error ValueError", ERR])
+    assert are_the_same([ERR, PLAIN], [PLAIN])
+
+
 @pytest.mark.parametrize(
     ("stored", "new"),
     [
@@ -76,6 +81,7 @@ def test_where_and_in_how_many_pieces_text_arrives_makes_no_difference(
         (["error ValueError"], ["error KeyError"]),
         (["error ValueError"], [PLAIN]),
         ([OUT], [ERR]),
+        ([OUT], []),
         ([OUT, PLAIN], [PLAIN]),
         ([], [OUT]),
     ],
