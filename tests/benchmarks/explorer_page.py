@@ -49,7 +49,11 @@ async ([idle, busy, times]) => {
   let before = performance.now();
   for (let seq = 1; seq <= times; seq += 1) {
     window.hear({...(seq % 2 ? busy : idle), seq});
-    const now = await new Promise(requestAnimationFrame);
+    const tile = document.querySelector(".mx-cell");
+    let now = await new Promise(requestAnimationFrame);
+    while (tile.dataset.state !== (seq % 2 ? "busy" : "idle")) {
+      now = await new Promise(requestAnimationFrame);  // the drawing is paced
+    }
     gaps.push(now - before);
     before = now;
   }

@@ -87,3 +87,30 @@ def test_4096_ranks_fit_into_any_page_with_places_on_axes_and_the_one_that_faile
         details = explorer.get_by_role("region", name=f"workers gpus={DEAD} details")
         expect(details.get_by_role("button", name="Restart rank")).to_be_visible()
         page.close()
+
+
+FLOOD = """
+async ([idle, busy]) => {
+  const tile = document.querySelector(".mx-cell");
+  let changes = 0;
+  new MutationObserver(records => { changes += records.length; })
+    .observe(tile, {attributeFilter: ["data-state"]});
+  for (let seq = 1; seq <= 40; seq += 1) {
+    window.hear({...JSON.parse(seq % 2 ? busy : idle), seq});
+    await new Promise(resolve => setTimeout(resolve));
+  }
+  window.hear({...JSON.parse(busy), seq: 41});
+  while (tile.dataset.state !== "busy") { await new Promise(requestAnimationFrame); }
+  return changes;
+}
+"""
+
+
+def test_a_page_that_gets_changes_faster_than_it_can_draw_draws_some_of_them_and_the_last(
+    browser: Browser,
+) -> None:
+    page = show(browser, "light")
+    changes = page.evaluate(FLOOD, [message("delta", state, RANKS) for state in ("idle", "busy")])
+    assert 1 <= changes < 40
+    expect(page.locator('.mx-cell[data-state="busy"]')).to_have_count(RANKS)
+    page.close()

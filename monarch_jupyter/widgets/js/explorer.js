@@ -7,6 +7,7 @@
 
 import { element, setAttribute, setText } from "./dom.js";
 import { MeshView } from "./mesh.js";
+import { PacedDrawing } from "./paced_drawing.js";
 import { requestSource } from "./resuming.js";
 import { connectView } from "./requests.js";
 import { EMPTY, reduce } from "./views.js";
@@ -103,10 +104,11 @@ function render({ model, el }) {
     if (sync) {
       connection.sync();
     }
-    if (view.meshes !== known.meshes) {
-      shown.update(view.meshes);
-    }
+    const isChanged = view.meshes !== known.meshes;
     known = view;
+    if (isChanged) {
+      drawing.ask();
+    }
   };
   /** @type {import("./resuming.js").Source | null} */
   let source = null;
@@ -133,6 +135,12 @@ function render({ model, el }) {
   };
   const connection = connectView({ model, el }, { take, lost });
   const shown = new MeshesView((what) => source?.ask(what) ?? connection.ask(what), { only });
+  // A source shows its own meshes, and messages of the kernel come no more.
+  const drawing = new PacedDrawing(() => {
+    if (source === null) {
+      shown.update(known.meshes);
+    }
+  });
   el.append(shown.node);
   connection.begin(model.get("first"));
   const onOnly = () => {
@@ -144,6 +152,7 @@ function render({ model, el }) {
   const timer = setInterval(() => shown.tick(), 1000);
   return () => {
     clearInterval(timer);
+    drawing.end();
     shown.close();
     unwatch();
     model.off("change:only", onOnly);
