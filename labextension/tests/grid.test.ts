@@ -26,6 +26,27 @@ describe('the layout of a mesh', () => {
     assert.equal(labels({ gpus: 4096 }).length, 64);
   });
 
+  test('puts rows side by side in the explorer, where they are short and very many', () => {
+    const { columns, rows, beside } = gridOf({ hosts: 512, gpus: 8 }, {}, true);
+    assert.equal(beside, 8);
+    assert.deepEqual([rows.length, columns.length], [64, 64]);
+    assert.deepEqual([columns[0], columns[63]], ['hosts=+0 gpus=0', 'hosts=+7 gpus=7']);
+    assert.deepEqual([rows[0]?.label, rows[63]?.label], ['hosts=0..7', 'hosts=504..511']);
+    assert.deepEqual(rows[19]?.ranks.slice(0, 2), [1216, 1217]);
+    assert.deepEqual(rows.flatMap(({ ranks }) => ranks).length, 4096);
+  });
+
+  test('joins rows of one place of the outer dims only, and leaves few or long ones as they are', () => {
+    const joined = (sizes: Record<string, number>): string[] =>
+      gridOf(sizes, {}, true).rows.map(({ label }) => label);
+    const racks = joined({ racks: 100, hosts: 3, gpus: 2 });
+    assert.deepEqual([racks.length, racks[0], racks[1]], [100, 'racks=0 hosts=0..2', 'racks=1 hosts=0..2']);
+    assert.deepEqual(joined({ hosts: 65, gpus: 16 }).slice(-2), ['hosts=60..63', 'hosts=64']);
+    for (const sizes of [{ hosts: 64, gpus: 64 }, { hosts: 100, gpus: 50 }, { hosts: 32, gpus: 8 }]) {
+      assert.deepEqual(joined(sizes), labels(sizes));
+    }
+  });
+
   test('is one cell for a mesh without dims', () => {
     assert.deepEqual(gridOf({}).rows, [{ label: '', ranks: [0] }]);
   });

@@ -2,7 +2,7 @@
 
 The last dim runs across, every other one down. A mesh of a single dim is broken into rows of
 `WRAP`, a large one of `DENSE_WRAP`, a huge one of `DENSEST_WRAP`. The explorer lays out its grid by
-the same rule.
+the same rule, but puts hundreds of short rows side by side.
 """
 
 from __future__ import annotations

@@ -29,10 +29,15 @@ COLOURS = {
 """What the view takes of a theme of JupyterLab."""
 
 
-def snapshot() -> str:
-    """Ranks of which some are busy and one has died."""
+def snapshot(hosts: int = 1) -> str:
+    """Ranks of which some are busy and one has died; on so many hosts."""
     told = json.loads(message("snapshot", "idle", RANKS))
     (mesh,) = told["meshes"]
+    if hosts > 1:
+        mesh["sizes"] = {"hosts": hosts, "gpus": RANKS // hosts}
+        for row in mesh["rows"]:
+            host, gpu = divmod(row["rank"], RANKS // hosts)
+            row["point"] = {"hosts": host, "gpus": gpu}
     for row in mesh["rows"]:
         if row["rank"] % 7 < 2:
             row |= {"state": "busy", "endpoint": "step"}
@@ -40,14 +45,14 @@ def snapshot() -> str:
     return json.dumps(told)
 
 
-def show(browser: Browser, theme: str) -> Page:
+def show(browser: Browser, theme: str, hosts: int = 1) -> Page:
     page = browser.new_page(viewport={"width": 1280, "height": 1200}, device_scale_factor=2)
     colours = ";".join(f"{name}: {value}" for name, value in COLOURS[theme].items())
     page.set_content(
         f"<style>body {{ margin: 0; {colours}; background: var(--jp-layout-color0) }}"
         f"{bundle.styles('explorer')}</style><main></main>"
     )
-    page.evaluate(VIEW, [bundle.joined("explorer"), snapshot()])
+    page.evaluate(VIEW, [bundle.joined("explorer"), snapshot(hosts)])
     return page
 
 
@@ -87,6 +92,34 @@ def test_4096_ranks_fit_into_any_page_with_places_on_axes_and_the_one_that_faile
         details = explorer.get_by_role("region", name=f"workers gpus={DEAD} details")
         expect(details.get_by_role("button", name="Restart rank")).to_be_visible()
         page.close()
+
+
+@pytest.mark.parametrize("hosts", [64, 512])
+def test_4096_ranks_on_many_hosts_fit_into_any_page_without_scrolling(
+    browser: Browser, hosts: int
+) -> None:
+    page = show(browser, "light", hosts)
+    explorer = page.get_by_role("region", name="Mesh explorer")
+    expect(explorer.locator(".mx-cell")).to_have_count(RANKS)
+    first, last = explorer.locator(".mx-cell").first, explorer.locator(".mx-cell").last
+    for width in (1280, 400, 700):
+        page.set_viewport_size({"width": width, "height": 1200})
+        page.wait_for_function(
+            "() => { const grid = document.querySelector('.mx-grid');"
+            "        return grid.scrollWidth <= grid.clientWidth"
+            "            && grid.scrollHeight <= grid.clientHeight; }"
+        )
+        expect(first).to_be_in_viewport()
+        expect(last).to_be_in_viewport()
+    host, gpu = divmod(DEAD, RANKS // hosts)
+    explorer.locator(f'.mx-cell[data-rank="{DEAD}"]').hover()
+    expect(explorer.locator(".mx-reading").first).to_contain_text(
+        f"hosts={host} gpus={gpu}: failed: killed by SIGKILL"
+    )
+    heads = [head.get_attribute("aria-label") for head in explorer.locator(".mx-here").all()]
+    names = {64: ["gpus=18", "hosts=19"], 512: ["hosts=+2 gpus=2", "hosts=152..159"]}
+    assert heads == names[hosts]
+    page.close()
 
 
 FLOOD = """

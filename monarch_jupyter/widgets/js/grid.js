@@ -22,20 +22,21 @@ const FIRST_ROOM = 960;
  * Rows of ranks, with a label where rows have to be told apart, and the heads of the columns.
  * @param {Readonly<Record<string, number>>} sizes
  * @param {Indices} [indices] of a slice: the index to show for each index of each dim
- * @returns {{columns: string[], rows: {label: string, ranks: number[]}[]}}
+ * @param {boolean} [joins] whether so many short rows that they need scrolling are put side by side
+ * @returns {{columns: string[], rows: {label: string, ranks: number[]}[], beside: number}} `beside`: so many rows are one
  */
-export function gridOf(sizes, indices = {}) {
+export function gridOf(sizes, indices = {}, joins = false) {
   const shown = (/** @type {string} */ dim, /** @type {number} */ at) => indices[dim]?.[at] ?? at;
   const dims = Object.entries(sizes);
   const last = dims.pop();
   if (last === undefined) {
-    return { columns: [], rows: [{ label: "", ranks: [0] }] };
+    return { columns: [], rows: [{ label: "", ranks: [0] }], beside: 1 };
   }
   const [across, width] = last;
+  const wrap = wrapOf(ranksOf(sizes));
   if (dims.length === 0) {
-    const wrap = width > LARGEST ? DENSEST_WRAP : width > LARGE ? DENSE_WRAP : WRAP;
     if (width <= wrap) {
-      return { columns: [], rows: [{ label: "", ranks: range(0, width) }] };
+      return { columns: [], rows: [{ label: "", ranks: range(0, width) }], beside: 1 };
     }
     const rows = [];
     for (let from = 0; from < width; from += wrap) {
@@ -44,7 +45,7 @@ export function gridOf(sizes, indices = {}) {
       const label = to - from === 1 ? `${across}=${first}` : `${across}=${first}..${end}`;
       rows.push({ label, ranks: range(from, to) });
     }
-    return { columns: [], rows };
+    return { columns: [], rows, beside: 1 };
   }
   const number = dims.reduce((product, [, size]) => product * size, 1);
   const rows = range(0, number).map((at) => {
@@ -56,7 +57,31 @@ export function gridOf(sizes, indices = {}) {
     }
     return { label: places.join(" "), ranks: range(at * width, (at + 1) * width) };
   });
-  return { columns: range(0, width).map((at) => `${across}=${shown(across, at)}`), rows };
+  const columns = range(0, width).map((at) => `${across}=${shown(across, at)}`);
+  const [down, size] = dims[dims.length - 1] ?? ["", 1];
+  const beside = Math.min(size, Math.floor(wrap / width));
+  if (!joins || ranksOf(sizes) <= LARGE || number <= wrap || beside < 2) {
+    return { columns, rows, beside: 1 };
+  }
+  const joined = [];
+  for (let at = 0; at < number; at += size) {
+    for (let from = 0; from < size; from += beside) {
+      const to = Math.min(from + beside, size);
+      const label = rows[at + from]?.label ?? "";
+      const end = to - from === 1 ? "" : `..${shown(down, to - 1)}`;
+      joined.push({ label: label + end, ranks: range((at + from) * width, (at + to) * width) });
+    }
+  }
+  const heads = range(0, beside).flatMap((at) => columns.map((column) => `${down}=+${at} ${column}`));
+  return { columns: heads, rows: joined, beside };
+}
+
+/**
+ * The most ranks in a row of a mesh with so many.
+ * @param {number} ranks
+ */
+function wrapOf(ranks) {
+  return ranks > LARGEST ? DENSEST_WRAP : ranks > LARGE ? DENSE_WRAP : WRAP;
 }
 
 /**
@@ -99,8 +124,9 @@ export class RankGrid {
    * @param {Sizes} sizes
    * @param {(rank: number, underHead: boolean) => HTMLElement} cell `underHead`: whether a column's head says its place already
    * @param {() => void} onChoice another rank was chosen, or none
-   * @param {{indices?: Indices, least?: number, most?: number, onFit?: (fit: Fit) => void}} [options] `indices` as in
-   *   `gridOf`; limits of a tile's width in pixels; `onFit` is called with each new size of tiles, the first one too
+   * @param {{indices?: Indices, joins?: boolean, least?: number, most?: number, onFit?: (fit: Fit) => void}} [options]
+   *   `indices` and `joins` as in `gridOf`; limits of a tile's width in pixels; `onFit` is called with each new size of
+   *   tiles, the first one too
    */
   constructor(name, sizes, cell, onChoice, options = {}) {
     /** @type {number | null} */
@@ -117,7 +143,7 @@ export class RankGrid {
       // Arrow keys move in the grid, not from cell to cell of the notebook.
       "data-lm-suppress-shortcuts": "true",
     });
-    const layout = gridOf(sizes, options.indices ?? {});
+    const layout = gridOf(sizes, options.indices ?? {}, options.joins ?? false);
     const underHead = layout.columns.length > 0;
     this._places = layout.rows.map(({ ranks }) => ranks);
     this._labels = layout.rows.map(({ label }) => label);
@@ -172,7 +198,7 @@ export class RankGrid {
     this._entry = this._cells.get(0);
     this._entry?.setAttribute("tabindex", "0");
     /** What the axes are, where their labels are too short to say so. It belongs above the grid. */
-    this.axes = element("p", "mx-axes", {}, axesText(dims, isWrapped ? columns : 0));
+    this.axes = element("p", "mx-axes", {}, axesText(dims, isWrapped ? columns : 0, layout.beside));
     /** @type {Fit | null} */
     this._fitted = null;
     this._fit(FIRST_ROOM);
@@ -378,14 +404,16 @@ export class RankGrid {
  * "gpus across, hosts down"
  * @param {readonly string[]} dims
  * @param {number} wrap the length of rows into which the one dim is broken; 0: it is not
+ * @param {number} beside so many of the innermost dim down are in a row
  */
-function axesText(dims, wrap) {
+function axesText(dims, wrap, beside) {
   const across = dims[dims.length - 1] ?? "";
   if (wrap > 0) {
     return `${across} in rows of ${wrap}, numbered from +0`;
   }
   const down = dims.slice(0, -1).join(" and ");
-  return down ? `${across} across, ${down} down` : across;
+  const inRows = beside > 1 ? `, ${beside} ${dims[dims.length - 2] ?? ""} in a row, numbered from +0` : "";
+  return down ? `${across} across, ${down} down${inRows}` : across;
 }
 
 /**

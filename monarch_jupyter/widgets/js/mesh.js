@@ -81,7 +81,7 @@ export class MeshView {
         tile.fit(fit);
       }
     };
-    this._grid = new RankGrid(mesh.name, mesh.sizes, makeTile, () => this._showDetails(), { onFit });
+    this._grid = new RankGrid(mesh.name, mesh.sizes, makeTile, () => this._showDetails(), { onFit, joins: true });
     this._reading = element("p", "mx-reading mx-muted", {}, HINT);
     /** @type {number | null} the rank that is pointed at or focused */
     this._pointed = null;
