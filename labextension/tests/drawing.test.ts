@@ -65,6 +65,20 @@ describe('a paced drawing', () => {
     assert.deepEqual(page.drawn, ['a at 0', 'd at 800']);
   });
 
+  test('draws what comes after a drawing that has failed', () => {
+    const page = new Page();
+    const drawing = page.drawing(10);
+    const { drawn } = page;
+    page.drawn = Object.freeze([]) as unknown as string[];
+    assert.throws(() => {
+      page.change('a', drawing);
+    }, TypeError);
+    page.drawn = drawn;
+    page.run(100);
+    page.change('b', drawing);
+    assert.deepEqual(page.drawn, ['b at 100']);
+  });
+
   test('draws nothing once it has ended', () => {
     const page = new Page();
     const drawing = page.drawing(400);

@@ -43,8 +43,11 @@ export class PacedDrawing {
     }
     this._isBusy = true;
     const begun = this._clock.now();
-    this._draw();
-    this._clock.painted(() => this._clock.later(() => this._rested(), this._clock.now() - begun));
+    try {
+      this._draw();
+    } finally {
+      this._clock.painted(() => this._clock.later(() => this._rested(), this._clock.now() - begun));
+    }
   }
 
   /** Draw nothing more. */
