@@ -60,7 +60,8 @@ export function gridOf(sizes, indices = {}, joins = false) {
   const columns = range(0, width).map((at) => `${across}=${shown(across, at)}`);
   const [down, size] = dims[dims.length - 1] ?? ["", 1];
   const beside = Math.min(size, Math.floor(wrap / width));
-  if (!joins || ranksOf(sizes) <= LARGE || number <= wrap || beside < 2) {
+  // Rows of fewer ranks lie in blocks instead, whose columns keep their heads: see `fitOf`.
+  if (!joins || ranksOf(sizes) <= LARGEST || number <= wrap || beside < 2) {
     return { columns, rows, beside: 1 };
   }
   const joined = [];
