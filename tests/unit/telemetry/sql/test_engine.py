@@ -97,6 +97,16 @@ def test_a_wrong_query_is_refused_with_the_text_of_duckdb_and_a_caret(
     assert lines[-1].strip().startswith("^" if DUCKDB_1 else caret)
 
 
+def test_an_attribute_taken_for_a_column_is_refused_with_the_query_for_it(engine: Engine) -> None:
+    with pytest.raises(QueryError) as raised:
+        engine.needs("SELECT rank, loss FROM attributes")
+    *_, caret, remedy = str(raised.value).splitlines()
+    assert caret.strip().startswith("^")
+    query = remedy.partition("; write ")[2]
+    assert query == "SELECT text FROM attributes WHERE name = 'loss'"
+    engine.needs(query)
+
+
 NO_SELECT = [
     ("copy procs TO 'x'", "not COPY"),
     ("  -- SET\n begin", "not BEGIN"),

@@ -20,7 +20,7 @@ import os
 import re
 import resource
 import sys
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from math import inf
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from monarch._src.errors import QueryError
 from monarch._src.telemetry.sql.state.pushdown import Need, RefusedQueryError, needs_of
-from monarch._src.telemetry.sql.state.schema import TABLES, Table
+from monarch._src.telemetry.sql.state.schema import ATTRIBUTES, TABLES, Table
 from monarch._src.telemetry.sql.state.views import VIEWS, view_definition
 from monarch._src.wire.table_codec import Cell
 
@@ -39,6 +39,7 @@ SPARE_BYTES = 4 << 20
 BATCH = 1024
 """The number of rows that are converted at a time; the memory is looked at before each."""
 _CHANGES = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
+_MISSING = re.compile(r'Referenced column "([^"]+)" not found')
 _WORD = re.compile(rb"\w+")
 _FIRST_MARK = 0xE000  # of the private use area of Unicode, which text rarely has
 
@@ -78,7 +79,10 @@ class Engine:
             check_select(self._duckdb, sql)
             (text,) = self._connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchone()
             needs = self._parsed_needs(json.loads(text))
-            self._bind(sql)
+            try:
+                self._bind(sql)
+            except self._duckdb.BinderException as error:
+                raise QueryError(f"{str(error).strip()}{_remedy(str(error), needs)}") from None
         return needs
 
     def _parsed_needs(self, tree: dict[str, Any]) -> dict[str, Need]:
@@ -184,6 +188,17 @@ def refusals(duckdb: Any) -> Generator[None]:
         raise MemoryError from None
     except duckdb.Error as error:
         raise QueryError(str(error).strip()) from None
+
+
+def _remedy(text: str, tables: Collection[str]) -> str:
+    """A line to add to the text of DuckDB if an attribute was taken for a column; or nothing."""
+    missing = _MISSING.search(text)
+    if missing is None or ATTRIBUTES.name not in tables:
+        return ""
+    return (
+        "\n`attributes` has a row for each attribute of an actor; write "
+        f"SELECT text FROM attributes WHERE name = '{missing[1]}'"
+    )
 
 
 def restrict(connection: Any, memory_mb: int) -> None:
