@@ -27,6 +27,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
 make_fx: Any = import_module("torch.fx.experimental.proxy_tensor").make_fx
+while_loop: Any = import_module("torch._higher_order_ops").while_loop
 checkpoint: Any = import_module("torch.utils.checkpoint").checkpoint
 
 
@@ -137,6 +138,17 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "numpy": (lambda: data().numpy(), r"numpy\(\) at line \d+ .*fetch_shard"),
     "tolist": (lambda: data().tolist(), r"tolist\(\) at line \d+ .*fetch_shard"),
     "data_ptr": (lambda: data().data_ptr(), r"data_ptr\(\) concerns memory"),
+    "to_dlpack": (lambda: torch.utils.dlpack.to_dlpack(data()), "data pointer"),  # torch's words
+    "cond": (
+        lambda: torch.cond(data().sum() > 0, f, f, (data(),)),
+        r"cond calls .*torch\.where\(\.\.\.\)",
+    ),
+
+
+    "while_loop": (
+        lambda: while_loop(lambda x: x.sum() < 9, lambda x: (x + 1,), (data(),)),
+        r"while_loop calls functions of this process.*monarch\.remote\(function\)",
+    ),
     "as_subclass": (lambda: data().as_subclass(nn.Parameter), "has the class monarch.Tensor"),
     "format": (lambda: f"{data().sum():.2f}", r"format\(tensor.* at line \d+ .*fetch_shard"),
     "gradcheck": (

@@ -32,7 +32,7 @@ class _Active(threading.local):
 _active = _Active()
 
 
-class _Mode(TorchDispatchMode):
+class Mode(TorchDispatchMode):
     """Hands operations of this thread to the dispatcher."""
 
     @classmethod
@@ -121,7 +121,7 @@ class Activation:
             if not _active.has_mode:
                 _active.has_mode = True
                 self._block.callback(setattr, _active, "has_mode", False)
-                self._block.enter_context(_Mode())
+                self._block.enter_context(Mode())
             if self.channel.driver.device == "cuda":
                 self.go_on_with_gpus()
             undo.pop_all()
@@ -197,7 +197,7 @@ def for_backward() -> Generator[None]:
         return
     _active.has_mode = True
     try:
-        with _Mode():
+        with Mode():
             yield
     finally:
         _active.has_mode = False

@@ -24,6 +24,8 @@ from monarch._src.tensor.tensor_errors import (
 from monarch._src.tensor.torch_modules import TorchTensor, never_compiled, torch, with_bits
 
 _make: Any = TorchTensor._make_wrapper_subclass
+# The memory of a tensor is on the ranks; torch's C++ would read from address 0 for `to_dlpack`.
+_refuse_memory: Any = torch._C._set_throw_on_mutable_data_ptr
 
 
 class Tensor(TorchTensor):
@@ -308,6 +310,7 @@ def wrap(handle: Handle) -> Tensor:
         Tensor, meta.shape, meta.strides, meta.offset, dtype=meta.dtype, device=meta.device
     )
     made.monarch_handle = handle
+    _refuse_memory(made)
     return with_bits(made, meta.bits) if meta.bits else made
 
 

@@ -96,6 +96,16 @@ def memory_of_ranks(name: str) -> RuntimeError:
     )
 
 
+def takes_functions(name: str) -> RuntimeError:
+    """An operator of torch that calls functions of the program."""
+    name = name.removesuffix("_impl")
+    return RuntimeError(
+        f"torch's {name} calls functions of this process, and the values of a tensor of a mesh are "
+        "on its ranks; choose values with torch.where(...), or have the ranks call it: "
+        "monarch.remote(function)(tensor)"
+    )
+
+
 def shape_unknown(name: str) -> RuntimeError:
     """An operation whose result has a shape that depends on values."""
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]

@@ -25,6 +25,7 @@ from monarch._src.tensor.local_values import (
     lift,
     values_of_first_rank,
 )
+from monarch._src.tensor.operations import higher_order
 from monarch._src.tensor.operations.kinds import new_kind
 from monarch._src.tensor.operations.operation import Operation, operation_of
 from monarch._src.tensor.operations.result_metas import (
@@ -471,3 +472,4 @@ def _is_rebuilding(depth: int) -> bool:
 
 connect(dispatch, methods)
 set_dispatch(dispatch)
+higher_order.register()
