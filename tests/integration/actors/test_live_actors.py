@@ -108,3 +108,13 @@ def test_who_does_not_answer_is_told_in_a_line(spawn_procs: Any, faults: Faults)
     procs.stop().get(timeout=60)
     with pytest.raises(MeshStoppedError):
         on(procs, 1)
+
+
+def test_what_a_push_leaves_on_a_rank_is_not_among_the_actors(four: ProcMesh) -> None:
+    before = len(on(four, 2))
+    counters = four.spawn("counters", Counter, 7)
+    four.push(x=1)
+    assert counters.value_now.call().get().values() == [7] * 4
+    assert len(on(four, 2)) == before + 1
+    counters.stop().get()
+    assert {"push", "counters"} & {seen.name for seen in on(four, 2) if seen.ended} == {"counters"}

@@ -6,9 +6,11 @@ answers on its receiving thread, without user code, so it answers while it compu
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from monarch._src.actor.inspect.ask_procs import ProcQuery, ask_procs
+from monarch._src.failures.endpoint_text import is_label
 from monarch._src.mesh.meshes import ProcMesh, shared_procs
 from monarch._src.wire.messages import ReadActors
 from monarch._src.wire.msgpack_text import UNREADABLE
@@ -42,7 +44,8 @@ class LiveActor:
 def live_actors(rank: ProcMesh, timeout: float = 1.0) -> list[LiveActor]:
     """The actors of one rank, a slice of a proc mesh, in the order in which they were spawned.
 
-    A rank that is not ready has none.
+    A rank that is not ready has none. Ended actors of the runtime, as each `push` leaves one, are
+    left out.
 
     Raises:
         ValueError: the slice has several ranks. MeshStoppedError: its mesh has been stopped.
@@ -60,13 +63,17 @@ def live_actors(rank: ProcMesh, timeout: float = 1.0) -> list[LiveActor]:
         raise LookupError(f"its process is gone: {why}")
     for payload in query.answers.values():
         try:
-            return [_live(seen) for seen in unpacked_actors(payload).actors] if payload.body else []
+            return _of_interest(unpacked_actors(payload).actors) if payload.body else []
         except UNREADABLE as error:
             raise LookupError(f"its answer could not be read: {error}") from None
     raise TimeoutError(
         f"it did not answer within {timeout:g} s: a thread of it holds the interpreter's lock, or "
         "its process is stopped; its stack shows which"
     )
+
+
+def _of_interest(found: Iterable[SeenActor]) -> list[LiveActor]:
+    return [_live(seen) for seen in found if not (seen.ended and is_label(seen.class_name))]
 
 
 def _live(seen: SeenActor) -> LiveActor:
