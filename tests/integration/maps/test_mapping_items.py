@@ -120,6 +120,21 @@ def test_results_can_be_taken_as_they_arrive(four: ProcMesh, gate: GateKeeper) -
     assert sorted([first, *results]) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("chunk_size", [1, 3, None])
+def test_no_item_waits_behind_a_long_one_while_a_rank_is_idle(
+    four: ProcMesh, gate: GateKeeper, chunk_size: int | None
+) -> None:
+    alone = chunk_size or 1  # items that are in the chunk of the first one
+    results = four.imap_unordered(
+        mapped.pass_gate_at_zero, [(gate.gate, n) for n in range(60)],
+        chunk_size=chunk_size, timeout=60,
+    )  # fmt: skip
+    others = sorted(next(results) for _ in range(60 - alone))
+    assert others == list(range(alone, 60))
+    gate.open()
+    assert sorted(results) == list(range(alone))
+
+
 def test_an_iterator_that_is_dropped_ends_its_map(four: ProcMesh, gate: GateKeeper) -> None:
     results = four.imap_unordered(mapped.pass_gate, [(gate.gate, n) for n in range(50)])
     gate.wait_entered(4)

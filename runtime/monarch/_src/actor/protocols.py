@@ -49,7 +49,7 @@ class LocalActor(Protocol):
         """Queue a message that the actor sent and that could not be delivered."""
         ...
 
-    def cancel(self, caller: str, number: int) -> None:
+    def cancel(self, caller: str, number: int, *, queued_only: bool = False) -> None:
         """Cancel a call that is queued, runs, or has not arrived yet."""
         ...
 

@@ -274,16 +274,19 @@ class Runtime:
         self._ports[number] = receiver
         return number
 
-    def cancel(self, pending: PendingCall, only: Container[int] | None = None) -> None:
+    def cancel(
+        self, pending: PendingCall, only: Container[int] | None = None, *, queued_only: bool = False
+    ) -> None:
         """Ask the ranks that owe an answer to cancel the call; they still answer it. Any thread.
 
-        `only`: restricts the request to these ranks of the proc mesh. A pending call that runs no
-        endpoint cannot be cancelled.
+        `only`: restricts the request to these ranks of the proc mesh. `queued_only`: ranks that
+        have begun the call run it, and the others answer None. A pending call that runs no endpoint
+        cannot be cancelled.
         """
         if not pending.endpoint:
             return
         target = target_of(pending)
-        message = CancelCall(target.uid, pending.number)
+        message = CancelCall(target.uid, pending.number, queued_only)
         for rank in map(pending.region.global_rank, pending.owing()):
             if only is None or rank in only:
                 self.node.send(self.routes.route_to(target.procs, rank), message)
@@ -435,8 +438,8 @@ class Runtime:
     def _on_cancel_call(self, peer: str, message: CancelCall, _payload: Payload) -> None:
         cell = self.cells.get(message.actor)
         if cell is not None:
-            cell.cancel(peer, message.call)
-        elif message.actor not in self.tombstones:
+            cell.cancel(peer, message.call, queued_only=message.queued_only)
+        elif message.actor not in self.tombstones and not message.queued_only:
             self.hooks.actors.on_early_cancel(message.actor, peer, message.call)
 
     def _on_ask_data(self, peer: str, message: AskData, _payload: Payload) -> None:

@@ -175,9 +175,9 @@ class ActorCell:
         if self.stop_deadline is None:  # the first deadline counts
             self.stop_deadline = monotonic() + grace_s
 
-    def cancel(self, caller: str, number: int) -> None:
-        """Cancel a call that is queued, runs, or has not arrived yet."""
-        self.running_calls.cancel(caller, number)
+    def cancel(self, caller: str, number: int, *, queued_only: bool = False) -> None:
+        """Cancel a call that is queued, runs, or has not arrived yet; or only if it is queued."""
+        self.running_calls.cancel(caller, number, queued_only=queued_only)
 
     @property
     def runs_cancelled_call(self) -> bool:

@@ -73,14 +73,19 @@ class RunningCalls:
         """The names of the endpoints that run. Any thread."""
         return tuple(item[1].endpoint for item in list(self.calls.values()))
 
-    def cancel(self, caller: str, number: int) -> None:
+    def cancel(self, caller: str, number: int, *, queued_only: bool = False) -> None:
         """Cancel a call: a queued call is answered here, a running one is interrupted.
 
         The calls that its endpoint waits for are cancelled too. An unknown call has been answered
-        already, or has not arrived yet.
+        already, or has not arrived yet. `queued_only`: a queued call has not failed, and is
+        answered with None; a running one goes on.
         """
         cell = self._cell
         queued = cell.mailbox.withdraw(caller, number)
+        if queued_only:
+            if isinstance(queued, tuple):
+                self._answer(queued[0], queued[1], OK, _NONE)
+            return
         if isinstance(queued, tuple):
             self._remember(queued[0], queued[1], queued[3])
             self._answer_cancelled(queued[0], queued[1])

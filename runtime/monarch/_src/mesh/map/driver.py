@@ -273,6 +273,9 @@ class MapRun:
             self._feed_at = None if stream.is_slow else schedule.yields_until_wanted
         for chunk in schedule.hand_out(waiting=waiting):
             self._send(chunk)
+        for chunk in schedule.withdraw():
+            if chunk.number in self._calls:  # else it was not sent, since its items have changed
+                self._runtime.cancel(self._calls[chunk.number], queued_only=True)
 
     def _send(self, chunk: Chunk) -> None:
         items = [self._arguments.items[at] for at in chunk.items]
@@ -313,13 +316,16 @@ class MapRun:
     def _on_answered(self, answer: ChunkAnswered) -> Sequence[Result]:
         chunk = answer.chunk
         try:
-            done = cast(ChunkAnswer, answer.read())
+            done = cast("ChunkAnswer | None", answer.read())
         except ActorError:
             raise  # of no item: the call was cancelled
         except Exception as unreadable:  # all parcels are readable, so this is every item's
             self._schedule.on_done(chunk, 0.0)
             return [self._failed(at, self._error_here(at, chunk.rank, unreadable))
                     for at in chunk.items]  # fmt: skip
+        if done is None:
+            self._schedule.on_withdrawn(chunk)
+            return []
         self._warn_of(Conflicts(*done.conflicts), self._function_of(chunk))
         if done.failures and done.failures[0][0] == ALL and len(chunk.items) > 1:
             self._schedule.on_split(chunk)

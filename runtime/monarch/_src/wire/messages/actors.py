@@ -182,11 +182,13 @@ class Bootstrapped(Message, tag=38):
 class CancelCall(Message, tag=44):
     """Cancel a call of the sender, whether it is queued, running, or not received yet.
 
-    The call is answered as any other, with its outcome.
+    The call is answered as any other, with its outcome. `queued_only`: a call that is not queued is
+    left alone, and a queued one is answered with None.
     """
 
     actor: int
     call: int
+    queued_only: bool = False
 
 
 class Undelivered(Message, tag=43):

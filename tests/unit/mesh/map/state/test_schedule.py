@@ -90,6 +90,48 @@ def test_what_a_rank_gives_back_goes_to_all_ranks_before_other_items() -> None:
     assert (again.rank, list(again.items)) == (0, [5, 8, 11])
 
 
+def test_a_chunk_that_waits_behind_another_is_withdrawn_for_an_idle_rank() -> None:
+    schedule = MapSchedule(8, range(2), chunk_size=1)
+    first, second = schedule.hand_out()
+    schedule.on_done(first, 0.001)
+    *_, queued = schedule.hand_out()
+    assert (queued.rank, list(queued.items)) == (second.rank, [4])
+    assert schedule.withdraw() == []  # there are others to hand out
+    while schedule.in_flight[0]:
+        schedule.on_done(schedule.in_flight[0][0], 0.001)
+        schedule.hand_out()
+    assert schedule.withdraw() == [queued]
+    assert schedule.withdraw() == []
+    schedule.validate()
+    schedule.on_withdrawn(queued)
+    schedule.validate()
+    (again,) = schedule.hand_out()
+    assert (again.rank, list(again.items)) == (0, [4])
+    schedule.on_done(again, 0.001)
+    schedule.on_done(second, 9.0)
+    assert schedule.is_complete
+
+
+def test_a_withdrawn_chunk_is_shared_by_the_ranks_that_are_idle() -> None:
+    schedule = MapSchedule(100, range(3))
+    for chunk in schedule.hand_out():
+        schedule.on_done(chunk, 0.005)
+    schedule.hand_out()
+    _, queued = schedule.in_flight[0]
+    while schedule.in_flight[1] or schedule.in_flight[2]:
+        for rank in (1, 2):
+            for chunk in list(schedule.in_flight[rank]):
+                schedule.on_done(chunk, 0.005)
+        schedule.hand_out()
+    assert schedule.withdraw() == [queued]
+    schedule.on_withdrawn(queued)
+    begin, *_, last = queued.items
+    assert [list(chunk.items) for chunk in schedule.hand_out()] == [
+        list(range(begin, last + 1, 2)), list(range(begin + 1, last + 1, 2)),
+    ]  # fmt: skip
+    schedule.validate()
+
+
 def test_what_a_lost_rank_had_comes_before_other_items_and_what_it_ran_comes_apart() -> None:
     schedule = MapSchedule(1000, range(2), chunk_size=3)
     first, second = schedule.hand_out()
@@ -181,8 +223,17 @@ def test_every_item_is_done_or_abandoned_whatever_happens(data: st.DataObject) -
         assert size is None or all(len(chunk.items) <= size for chunk in handed)
         assert all(schedule.in_flight[c.rank] for c in handed)
         assert not schedule.left or all(schedule.in_flight.values()), "a rank is idle"
+        schedule.withdraw()
+        schedule.validate()
+        queued = [c for chunks in schedule.in_flight.values() for c in chunks[1:]]
+        asked = [chunk for chunk in queued if chunk.number in schedule.withdrawn]
+        if len(asked) < len(queued):
+            idle = sum(not chunks for chunks in schedule.in_flight.values())
+            assert len(schedule.withdrawn) >= idle, "a chunk waits while a rank is idle"
         rank = data.draw(st.sampled_from(schedule.busy_ranks))
-        if data.draw(st.integers(0, 5)) == 0:
+        if asked and data.draw(st.booleans()):
+            schedule.on_withdrawn(data.draw(st.sampled_from(asked)))
+        elif data.draw(st.integers(0, 5)) == 0:
             alone = len(schedule.in_flight) == 1
             held = [i for chunk in schedule.in_flight[rank] for i in chunk.items]
             loss = schedule.on_rank_lost(rank, comes_back=alone or data.draw(st.booleans()))

@@ -9,7 +9,8 @@ Without a fixed size, the first chunk of each rank has one item. Later ones take
 the mean time of the items that are done, and become smaller towards the end, so that all ranks end
 together. Long items may follow many short ones, in a chunk that was meant to be short. So a rank
 that has run a chunk for `LONGEST_S` gives back the items that it has not begun; they go to all
-ranks in equal parts.
+ranks in equal parts. And while a rank is idle, and there is nothing to hand out, chunks that other
+ranks have not begun are withdrawn for it: they may wait behind a long item.
 
 When a rank is lost, its chunks are handed out again, before others. The first of them was running
 (a rank runs its chunks in order), so one of its items may have ended the rank: from then on each of
@@ -96,6 +97,8 @@ class MapSchedule:
         # `dropped`, and the items from `fresh` on.
         self.fresh = 0
         self.returned: deque[Sequence[int]] = deque()
+        # Numbers of chunks in flight that their ranks are to give back if they have not begun them.
+        self.withdrawn: set[int] = set()
         self.done = 0
         self.abandoned: set[int] = set()
         self.dropped = 0
@@ -212,6 +215,30 @@ class MapSchedule:
                 found.append(chunk)
         return found
 
+    def withdraw(self) -> list[Chunk]:
+        """The chunks to ask back now, after `hand_out`: each once, and one for each idle rank.
+
+        A rank that has begun such a chunk runs it.
+        """
+        if self.left:
+            return []
+        idle = sum(not chunks for chunks in self.in_flight.values()) - len(self.withdrawn)
+        queued = [
+            chunk
+            for chunks in self.in_flight.values()
+            for chunk in chunks[1:]
+            if chunk.number not in self.withdrawn
+        ]
+        found = sorted(queued, key=lambda chunk: chunk.number)[: max(0, idle)]
+        self.withdrawn.update(chunk.number for chunk in found)
+        return found
+
+    def on_withdrawn(self, chunk: Chunk) -> None:
+        """A rank has given back a chunk that it had not begun."""
+        self._remove(chunk)
+        idle = sum(not chunks for chunks in self.in_flight.values())
+        self._give_back(chunk.items, 1 if self.chunk_size else idle)
+
     def on_done(self, chunk: Chunk, seconds: float, begun: int | None = None) -> None:
         """A rank has run the first `begun` items of a chunk (None: all), within that time.
 
@@ -223,11 +250,7 @@ class MapSchedule:
         item_s = max(0.0, seconds) / begun
         before = item_s if self.item_s is None else self.item_s
         self.item_s = before + _NEWEST * (item_s - before)
-        rest = chunk.items[begun:]
-        parts = min(len(rest), len(self.in_flight))
-        # Neighbours go to different ranks: long items often come together.
-        self.returned.extendleft(rest[at::parts] for at in reversed(range(parts)))
-        self._drop_after_last()
+        self._give_back(chunk.items[begun:], len(self.in_flight))
 
     def on_split(self, chunk: Chunk) -> None:
         """No item of a chunk could be run: each is handed out alone, before others."""
@@ -242,6 +265,7 @@ class MapSchedule:
     def on_rank_lost(self, rank: int, *, comes_back: bool = False) -> Loss:
         """A rank is gone, or (`comes_back`) has lost its chunks and can be given others."""
         chunks = self.in_flight.pop(rank, [])
+        self.withdrawn.difference_update(chunk.number for chunk in chunks)
         if comes_back:
             self.in_flight[rank] = []
         again: list[int] = []
@@ -274,6 +298,8 @@ class MapSchedule:
         assert self.yielded <= self.done + len(self.abandoned), "a result that is not there"
         assert all(self.returned), "an empty chunk"
         assert self._last is None or all(item <= self._last for item in waiting), "no end"
+        given = {c.number for chunks in self.in_flight.values() for c in chunks}
+        assert self.withdrawn <= given, "a withdrawn chunk that no rank has"
         for rank, chunks in self.in_flight.items():
             assert len(chunks) <= self.most_in_flight, f"rank {rank} has {len(chunks)} chunks"
             assert all(chunk.rank == rank and chunk.items for chunk in chunks)
@@ -331,6 +357,14 @@ class MapSchedule:
         chunks = self.in_flight.get(chunk.rank, [])
         assert chunk in chunks, f"chunk {chunk.number} is not in flight"
         chunks.remove(chunk)
+        self.withdrawn.discard(chunk.number)
+
+    def _give_back(self, items: Sequence[int], parts: int) -> None:
+        """Have items handed out again, before others, in that many parts."""
+        parts = max(1, min(len(items), parts)) if items else 0
+        # Neighbours go to different ranks: long items often come together.
+        self.returned.extendleft(items[at::parts] for at in reversed(range(parts)))
+        self._drop_after_last()
 
     def _drop_after_last(self) -> None:
         """Drop the items that were given back, and that are not to be run."""
