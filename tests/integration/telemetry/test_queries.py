@@ -522,6 +522,7 @@ def test_another_process_may_ask_about_a_session(
         "rows": [{"caller_mesh": "client", "rank": 1}],
         "missing": [],
         "dropped": [],
+        "not_kept": [],
     }
     gate.open()
     answer.get()

@@ -358,7 +358,7 @@ def query(
     missing = tuple(Missing(one.table, one.where, one.reason) for one in found.missing)
     dropped = tuple(openapi.Dropped(**asdict(one)) for one in found.dropped)
     return openapi.QueryAnswer(
-        found.dicts(), list(found.columns), list(found.types), missing, dropped
+        found.dicts(), list(found.columns), list(found.types), missing, dropped, found.not_kept
     )
 
 

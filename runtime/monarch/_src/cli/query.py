@@ -119,4 +119,5 @@ def _data(result: QueryResult) -> dict[str, Any]:
             {"table": one.table, "where": one.where, "reason": one.reason} for one in result.missing
         ],
         "dropped": [asdict(one) for one in result.dropped],
+        "not_kept": [*result.not_kept],
     }

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -21,7 +21,9 @@ from monarch._src.telemetry.sql import engine_process
 from monarch._src.telemetry.sql.collect import Collected
 from monarch._src.telemetry.sql.engine import ResultRows, run_on
 from monarch._src.telemetry.sql.engine_process import call_engine, end_idle_engines
+from monarch._src.telemetry.sql.missing_rows import MissingRows
 from monarch._src.telemetry.sql.query import query, run_query
+from monarch._src.telemetry.sql.state.pushdown import Need
 
 SMALL_MB = 64
 ENDLESS = "SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE a.range * b.range = -1"
@@ -93,6 +95,34 @@ def test_hosts_get_the_part_of_a_time_out_that_the_engine_leaves() -> None:
     assert given[0] is not None
     assert 500 < given[0] <= 998
     assert given[1] is None
+
+
+@pytest.mark.parametrize(
+    ("spans", "recordings", "missing", "not_kept"),
+    [
+        ([], [], [], ("spans",)),
+        ([], ["spans"], [], ()),
+        ([1], [], [], ()),
+        ([], [], [MissingRows("recordings", "a host", "it is late")], ()),
+    ],
+)
+def test_a_table_that_is_empty_because_no_history_is_kept_is_named(
+    spans: list[int], recordings: list[str], missing: list[MissingRows], not_kept: tuple[str, ...]
+) -> None:
+    asked: list[list[str]] = []
+
+    def collect(needs: Mapping[str, Need], _seconds: float | None) -> Collected:
+        asked.append(sorted(needs))
+        if "recordings" in needs:
+            return Collected({"recordings": {"name": [*recordings]}}, missing)
+        return Collected({"spans": {"id": [*spans]}, "procs": {"rank": [1]}})
+
+    found = run_query("SELECT count(spans.id) FROM spans, procs", 60.0, collect)
+    assert (found.rows, found.not_kept) == (((len(spans),),), not_kept)
+    assert asked == [["procs", "spans"], *([] if spans else [["recordings"]])]
+    assert ("observe.record()" in str(found)) is bool(not_kept)
+    run_query("SELECT rank FROM procs", 60.0, collect)
+    assert asked[-1] == ["procs"]
 
 
 def at_the_fifth_wait(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:

@@ -73,7 +73,8 @@ class Dropped(msgspec.Struct):
 class QueryAnswer(msgspec.Struct):
     """The rows of a query; partial if `missing` has entries.
 
-    `dropped`: rows that the query may have asked for and that the history has dropped.
+    `dropped`: rows that the query may have asked for and that the history has dropped. `not_kept`:
+    tables of the history that have no rows because no process keeps history.
     """
 
     rows: list[dict[str, Any]]
@@ -81,6 +82,7 @@ class QueryAnswer(msgspec.Struct):
     types: list[str]
     missing: tuple[Missing, ...] = ()
     dropped: tuple[Dropped, ...] = ()
+    not_kept: tuple[str, ...] = ()
 
 
 class Frame(msgspec.Struct):

@@ -51,6 +51,10 @@ class Collected:
         """Add an empty table."""
         self.tables[table] = {column: [] for column in need.columns}
 
+    def has_rows(self, table: str) -> bool:
+        """Whether there is a row of that table."""
+        return any(self.tables.get(table, {}).values())
+
     def add(self, table: str, need: Need, session: str, host: str, answer: TableRead) -> None:
         """Add the rows of an agent."""
         sent = _sent(table, need)

@@ -1,9 +1,9 @@
-"""Rows that an answer lacks, or that history has dropped, and how they are told. No I/O."""
+"""Rows that an answer lacks, and those that history has dropped or does not keep. No I/O."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -91,3 +91,12 @@ def _dropped_text(count: int, since_us: int) -> str:
         return text
     since = datetime.fromtimestamp(since_us / 1e6, timezone.utc)
     return f"{text}; complete since {since:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def not_kept_lines(tables: Sequence[str]) -> list[str]:
+    """A line for tables that are empty because no process keeps history."""
+    if not tables:
+        return []
+    names = ", ".join(f"`{name}`" for name in tables)
+    remedy = "monarch.observe.record() keeps it from then on"
+    return [f"no process keeps history, so the past is not in {names}; {remedy}"]

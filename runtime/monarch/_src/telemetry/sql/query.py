@@ -24,13 +24,22 @@ from monarch._src.telemetry.sql.missing_rows import (
     MissingRows,
     dropped_lines,
     missing_lines,
+    not_kept_lines,
 )
+from monarch._src.telemetry.sql.state.history_tables import RECORDINGS
 from monarch._src.telemetry.sql.state.pushdown import Need
 from monarch._src.telemetry.sql.state.schema import TABLES
 from monarch._src.telemetry.sql.state.views import VIEWS
 
 Collect: TypeAlias = "Callable[[Mapping[str, Need], float | None], Collected]"
 MOST_SHOWN = 40
+PAST = frozenset((
+    "events", "message_status_events", "messages", "sent_messages", "span_events", "spans",
+    "torch_events",
+))  # fmt: skip
+"""Tables that have rows of the past only where history is kept."""
+KEPT_S = 1.0
+"""Seconds for the question whether it is kept, which is asked if such a table is empty."""
 ENGINE_S = 2.0
 """The part of a time-out that is kept for the engine: these seconds, or a quarter of it."""
 _DTYPES = {
@@ -56,6 +65,7 @@ class QueryResult:
         dropped: rows of the history that the query may have asked for and that made room for newer
             ones, by table and process. A condition on `timestamp_us` that leaves them out, leaves
             them out here too.
+        not_kept: tables of the history that have no rows here because no process keeps history.
     """
 
     columns: tuple[str, ...]
@@ -63,6 +73,7 @@ class QueryResult:
     rows: tuple[tuple[Any, ...], ...]
     missing: tuple[MissingRows, ...] = ()
     dropped: tuple[DroppedRows, ...] = ()
+    not_kept: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -81,8 +92,11 @@ class QueryResult:
 
     @property
     def dropped_lines(self) -> list[str]:
-        """The dropped rows, for people: a line for each table and mesh."""
-        return dropped_lines(self.dropped)
+        """Rows of the past that are not there, for people.
+
+        A line for each table and mesh with dropped rows, and one for tables that are not kept.
+        """
+        return [*dropped_lines(self.dropped), *not_kept_lines(self.not_kept)]
 
     def csv(self) -> str:
         """The rows as CSV, below a line with the names of the columns.
@@ -187,6 +201,7 @@ def run_query(
         if needs:
             seconds = None if timeout is None else collection_s(timeout, deadline)
             collected = collect(needs, seconds)
+        not_kept = _not_kept(needs, collected, collect, deadline)
         answer = call_engine(
             run_on, sql, collected.tables, most,
             deadline=min(deadline, time.monotonic() + engine_s),
@@ -195,8 +210,20 @@ def run_query(
         raise timed_out(engine_s if timeout is None else min(timeout, engine_s)) from None
     return QueryResult(
         answer.columns, answer.types, answer.rows, tuple(collected.missing),
-        tuple(sorted(collected.dropped, key=lambda one: (one.table, one.where))),
+        tuple(sorted(collected.dropped, key=lambda one: (one.table, one.where))), not_kept,
     )  # fmt: skip
+
+
+def _not_kept(
+    needs: Mapping[str, Need], collected: Collected, collect: Collect, deadline: float
+) -> tuple[str, ...]:
+    """The tables of the past without rows, if there is no history in any process."""
+    empty = [name for name in sorted(PAST.intersection(needs)) if not collected.has_rows(name)]
+    if not empty or collected.missing:
+        return ()
+    seconds = min(KEPT_S, (deadline - time.monotonic()) / 4)
+    kept = collect({RECORDINGS.name: Need(("name",))}, max(0.0, seconds))
+    return () if kept.missing or kept.has_rows(RECORDINGS.name) else tuple(empty)
 
 
 def check_timeout(timeout: float | None) -> None:
