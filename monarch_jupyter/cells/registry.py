@@ -10,7 +10,7 @@ import sys
 import uuid
 from collections import OrderedDict
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
 
 from monarch_jupyter.cells.static_views import WIDGET, leave_out_widget, shared_static_views
 
@@ -124,7 +124,7 @@ def _set_thread_parent(shell: Any, parent: Any) -> None:
     for writer in (shell.displayhook, shell.display_pub, sys.stdout, sys.stderr):
         own: Any = getattr(writer, "_parent_header", None)  # `%%capture` puts others in place
         if isinstance(own, ContextVar):
-            own.set(header)
+            cast("ContextVar[Any]", own).set(header)
 
 
 def _id(parent: Any) -> str:
