@@ -225,3 +225,38 @@ AT_ONCE = """
 
 def test_an_actor_and_the_tensors_may_import_torch_at_the_same_time(tmp_path: Path) -> None:
     assert run(tmp_path, AT_ONCE) == (0, "[1.0, 1.0, 1.0] [3.0, 3.0]\n", "")
+
+
+MODELS = """
+import monarch.tensors, torch
+from monarch.actor import Actor, endpoint
+
+class Model(Actor):
+    @endpoint
+    def total(self, x):
+        return float(x.sum())
+"""
+OF_A_MODULE = """
+    import models, torch
+    from monarch.actor import this_host
+
+    def wait_long_for_turns():
+        from monarch._src.system import imports
+
+        imports.LONGEST_WAIT_S = 3600.0
+
+    procs = this_host().spawn_procs(
+        {{"gpus": 2}}, bootstrap=wait_long_for_turns, preload={preload}
+    )
+    model = procs.spawn("model", models.Model)
+    with procs.activate():
+        print(model.total.call(torch.ones(3)).get().values())
+"""
+
+
+@pytest.mark.parametrize("preload", [[], ["torch"]])
+def test_the_module_of_an_actor_may_import_the_tensors_at_the_same_time(
+    tmp_path: Path, preload: list[str]
+) -> None:
+    (tmp_path / "models.py").write_text(MODELS)
+    assert run(tmp_path, OF_A_MODULE.format(preload=preload)) == (0, "[3.0, 3.0]\n", "")

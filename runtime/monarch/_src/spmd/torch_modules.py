@@ -10,7 +10,7 @@ import os
 from importlib import import_module
 from typing import Any
 
-from monarch._src.system.imports import turn_to_import
+from monarch._src.system.imports import is_imported, turn_to_import
 
 REMEDY = "install it where the ranks run, with `pip install 'monarch-jupyter[torch]'`"
 
@@ -22,8 +22,12 @@ def torch_distributed() -> Any:
         ModuleNotFoundError: torch is not installed here, or was built without it.
     """
     try:
-        with turn_to_import():
+        # A module that imports this one may have been begun without the turn.
+        if is_imported("torch") and is_imported("torch.distributed"):
             found: Any = import_module("torch.distributed")
+        else:
+            with turn_to_import():
+                found = import_module("torch.distributed")
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "torch.distributed"):
             raise

@@ -7,7 +7,8 @@ one process that are spawned together do just that with the first package that t
 
 Runs in: the thread that unpickles. Code that a message names may wait for another actor of this
 process, which needs the turn for its answer; so a turn is waited for `LONGEST_WAIT_S` seconds, and
-then Python's own locks have to do.
+then Python's own locks have to do. A thread takes the turn before the lock of any module: else it
+may hold a module that the thread with the turn needs.
 
 Modules of the user's program are known by their files. No path is resolved, and `sysconfig`, which
 takes milliseconds, is not asked: a proc looks at some hundred modules at its end. So the standard
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -37,6 +39,12 @@ def turn_to_import() -> Generator[None]:
     finally:
         if has_turn:
             turn.release()
+
+
+def is_imported(name: str) -> bool:
+    """Whether a module has been imported, and no thread is importing it now."""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return spec is not None and not getattr(spec, "_initializing", False)
 
 
 def _forked() -> None:

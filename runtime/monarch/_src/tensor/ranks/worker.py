@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from monarch._src.actor.context import current
 from monarch._src.actor.endpoint import Actor, endpoint
+from monarch._src.system.imports import turn_to_import
 
 if TYPE_CHECKING:
     from monarch._src.tensor.state.instructions import Failure
@@ -33,8 +34,10 @@ class TensorWorker(Actor):
     __live_summary__ = "_memory_texts"
 
     def __init__(self) -> None:
-        from monarch._src.tensor.ranks.runner import Runner
-        from monarch._src.tensor.torch_modules import torch
+        # Modules of an actor may import the same ones at the same time.
+        with turn_to_import():
+            from monarch._src.tensor.ranks.runner import Runner
+            from monarch._src.tensor.torch_modules import torch
 
         context = current.get()
         assert context is not None
