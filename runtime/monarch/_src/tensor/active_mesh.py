@@ -12,9 +12,10 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from monarch._src.tensor.channels.channel import MAIN, Channel
+from monarch._src.tensor.channels.channel import Channel
 from monarch._src.tensor.channels.driver import channel_of, known_driver
 from monarch._src.tensor.devices import device_type, explained, on_gpus
+from monarch._src.tensor.state.instructions import MAIN
 from monarch._src.tensor.torch_modules import TorchDispatchMode, never_compiled, without_modes
 
 if TYPE_CHECKING:

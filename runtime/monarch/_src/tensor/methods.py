@@ -349,16 +349,20 @@ def to_mesh(tensors: Any, mesh: ProcMesh, stream: Any = None) -> Any:
     moved = {rank: origin for rank, origin in pairs.items() if rank != origin}
     ranks = sorted({*moved.keys(), *moved.values()})
     layout = layout_of_ranks(ranks)
-    group = group_of((source, target), ("move", target.region), _with(layout, source, target), site)
+    # Two streams that receive side by side would take each other's values from one group.
+    key = "move", target.region, target.stream
+    group = group_of((source, target), key, _with(layout, source, target), site)
     targets: dict[int, list[int]] = {}
     for rank, origin in moved.items():
         targets.setdefault(origin, []).append(rank)
     send = own_kind("monarch::send", group, stores=NOTHING)
     receive = own_kind("monarch::receive", group, dtype, shape)
+    own = [rank for rank, origin in pairs.items() if rank == origin]
     # Were a move of another thread in between, ranks could wait for each other in a cycle.
     with source.driver.lock:
-        source.record(send, (handle.number,), (targets,), site)
-        number = target.record(receive, (), (pairs, handle.number), site)
+        handover = source.new_handover(own) if source.stream != target.stream and own else None
+        source.record(send, (handle.number,), (targets, handover), site)
+        number = target.record(receive, (), (pairs, handle.number, handover), site)
     return _new(target, number, shape, dtype)
 
 

@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 
 from monarch._src.actor.call.on_ranks import OnRanksError
 from monarch._src.tensor.active_mesh import for_backward
-from monarch._src.tensor.channels.channel import MAIN
 from monarch._src.tensor.devices import check_move
 from monarch._src.tensor.regions.recording import refuse, refuse_grad
+from monarch._src.tensor.state.instructions import MAIN
 from monarch._src.tensor.state.metas import Handle
 from monarch._src.tensor.tensor_errors import (
     DROPPED,

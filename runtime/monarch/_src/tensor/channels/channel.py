@@ -6,6 +6,7 @@ on. A tensor belongs to a channel, and an operation takes tensors of one.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
@@ -17,12 +18,14 @@ from monarch._src.errors import MeshStoppedError, RestartedError, SupervisionErr
 from monarch._src.mesh.meshes import ProcMesh
 from monarch._src.shape import Region
 from monarch._src.tensor.regions.recording import active
-from monarch._src.tensor.state.instructions import Batches, Kind
+from monarch._src.tensor.state.instructions import Batches, Handover, Kind
 from monarch._src.tensor.state.losses import Losses
 from monarch._src.tensor.tensor_errors import place_text
 
 T = TypeVar("T")
-MAIN = "main"  # the stream of tensors that name none
+_handovers = itertools.count(1)
+# Ranks whose tensors a restart has lost run these too.
+OF_ALL_LOSSES = ("monarch::drop", "monarch::give_back", "monarch::take_back")
 
 
 class Recorder(Protocol):
@@ -59,6 +62,10 @@ class Recorder(Protocol):
 
     def use_device(self, device: str) -> None:
         """Have the ranks keep tensors there."""
+        ...
+
+    def incarnations(self, region: Region) -> dict[int, int | None]:
+        """The incarnations of ranks that were restarted; None for those that are not known yet."""
         ...
 
     def record(
@@ -162,7 +169,7 @@ class Channel:
         Raises the errors of `check` and `check_values`.
         """
         driver = self.driver
-        if driver.losses.is_any and kind.operation != "monarch::drop":
+        if driver.losses.is_any and kind.operation not in OF_ALL_LOSSES:
             self.check_values(inputs)
         if self.error is not None or driver.stopped is not None:
             self.check()
@@ -173,6 +180,11 @@ class Channel:
         first = driver.record(self, kind, inputs, scalars, site, nbytes)
         watch.add(kind, inputs, first, scalars, site)
         return first
+
+    def new_handover(self, ranks: Iterable[int] = ()) -> Handover:
+        """A handover by these ranks of the region; by all without any. Under the driver's lock."""
+        incarnations = self.driver.incarnations(self.region)
+        return Handover(next(_handovers), incarnations, frozenset(ranks))
 
     def free(self, number: int) -> None:
         """Let the ranks free a tensor. Any thread, also during garbage collection."""

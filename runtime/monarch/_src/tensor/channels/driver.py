@@ -2,9 +2,10 @@
 
 Runs in: the client. Instructions are recorded on the threads of the program. A thread of the driver
 sends instructions that have waited for a millisecond.
-Owns: the mesh of `TensorWorker` actors, from the first use of the procs until they stop.
+Owns: a mesh of `TensorWorker` actors for each stream, from its first use until the procs stop.
 Invariants: at most one channel has instructions that are not sent. The driver holds its lock while
-it sends a batch, so every rank gets the batches in the order of the program.
+it sends a batch, so every rank gets the batches in the order of the program. The streams of a rank
+run side by side.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from monarch._src.mesh.meshes import ProcMesh
 from monarch._src.shape import Region
 from monarch._src.spmd.process_group import is_on_one_host
 from monarch._src.spmd.rendezvous import FilePlace, TcpPlace
-from monarch._src.tensor.channels.channel import MAIN, Channel
+from monarch._src.tensor.channels.channel import Channel
 from monarch._src.tensor.devices import check_devices, device_is_chosen
 from monarch._src.tensor.ranks.worker import TensorWorker
 from monarch._src.tensor.regions.recording import refuse_values
-from monarch._src.tensor.state.instructions import Kind
+from monarch._src.tensor.state.instructions import MAIN, Kind
 from monarch._src.tensor.state.losses import Losses
 from monarch._src.wire.frames import Payload
 
@@ -172,10 +173,8 @@ class Driver:
         self.uid = shared.ref.uid
         self.whole = procs._new_with_region(shared.region)  # pyright: ignore[reportPrivateUsage]
         self._run = procs._runtime  # pyright: ignore[reportPrivateUsage]
-        dead = self._run.known.dead(self.uid)
-        skip = {shared.region.position(rank) for rank in dead if rank in shared.region}
-        payload = constructor_payload(TensorWorker, (), {}, extra_payloads(self.whole))
-        self.workers: Any = self.whole._spawn_on(NAME, actor_class(TensorWorker), payload, skip)  # pyright: ignore[reportPrivateUsage]
+        self._key = self._run.uids()  # by which the streams of a rank find each other
+        self._workers: dict[str, Any] = {}  # of each stream, on all ranks
         self._channels: dict[tuple[Region, str], Channel] = {}
         self.lock = threading.RLock()
         self._next = 1
@@ -196,6 +195,7 @@ class Driver:
         ]
         self._thread: threading.Thread | None = None
         shared.on_forgotten = partial(self.close, "its session has ended")
+        self._workers_of(MAIN)
 
     @property
     def stopped(self) -> str | None:
@@ -208,10 +208,31 @@ class Driver:
         with self.lock:
             found = self._channels.get((region, stream))
             if found is None:
-                workers = self.workers._new_with_region(region)
+                workers = self._workers_of(stream)._new_with_region(region)
                 found = Channel(self, mesh, region, stream, workers)
                 self._channels[region, stream] = found
             return found
+
+    def _workers_of(self, stream: str) -> Any:
+        """The workers of a stream on all ranks; spawned by its first use."""
+        found = self._workers.get(stream)
+        if found is None:
+            region, dead = self.procs.region, self._run.known.dead(self.uid)
+            skip = {region.position(rank) for rank in dead if rank in region}
+            payload = constructor_payload(
+                TensorWorker, (self._key, stream), {}, extra_payloads(self.whole)
+            )
+            name = NAME if stream == MAIN else f"{NAME}-{len(self._workers)}"
+            found = self.whole._spawn_on(name, actor_class(TensorWorker), payload, skip)  # pyright: ignore[reportPrivateUsage]
+            self._workers[stream] = found
+        return found
+
+    def incarnations(self, region: Region) -> dict[int, int | None]:
+        """The incarnations of ranks that were restarted; None for those that are not known yet."""
+        known = self._run.known.incarnations(self.uid)
+        if self.procs.ref.owner == self._run.name:
+            return {rank: number for rank, number in known.items() if number}
+        return {rank: known.get(rank) for rank in region.ranks() if known.get(rank) != 0}
 
     def unwatched(self, meshes: Sequence[ProcMesh]) -> list[ProcMesh]:
         """The meshes to watch before the ranks of `meshes` make a process group.

@@ -1,7 +1,6 @@
-"""Process groups of tensors on a rank, and the operations that combine values of several ranks.
+"""The operations that combine or move values of several ranks.
 
-Runs in: a rank, on the thread of its `TensorWorker`. Another thread ends waits when a peer is gone.
-Owns: gloo groups, by numbers that the client gives them.
+Runs in: a rank, on the threads of its streams. Another thread ends waits when a peer is gone.
 Invariants: every rank of a group takes part in each of its operations, also with an input that has
 no value: before they exchange values, ranks tell each other whether they have one.
 """
@@ -10,104 +9,29 @@ from __future__ import annotations
 
 import logging
 import pickle
-import threading
-from collections.abc import Sequence
-from datetime import timedelta
-from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
-from monarch._src.spmd import rank_watch
-from monarch._src.spmd.rendezvous import FilePlace, TcpPlace, remove_file, store_at
-from monarch._src.spmd.stores import abortable
 from monarch._src.spmd.torch_modules import distributed_c10d
-from monarch._src.tensor.state.instructions import Failure, Kind
+from monarch._src.tensor.ranks.groups import Member, exchange
+from monarch._src.tensor.ranks.streams import Borrows, RankState
+from monarch._src.tensor.state.instructions import Failure, Kind, Poisoned
 from monarch._src.tensor.torch_modules import plain_values, torch
 
 log = logging.getLogger("monarch.tensor")
-TIMEOUT = timedelta(seconds=1800)
 TOLD_BYTES = 4096  # of a failure
 
 
-class Poisoned(Exception):
-    """An input has no value, here or on a peer."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
-
-
-class Member(NamedTuple):
-    """The group of this rank, its place in it, and its size."""
-
-    group: Any
-    place: int
-    size: int
-
-
 class Collectives:
-    """The groups of one rank."""
+    """The collectives of one stream of a rank."""
 
-    def __init__(self, rank: int, values: dict[int, Any]) -> None:
-        """`values`: the tensors of the rank."""
-        self._rank = rank
+    def __init__(self, state: RankState, borrows: Borrows, values: dict[int, Any]) -> None:
+        """`values`: the tensors of the stream."""
+        self._rank = state.rank
+        self._groups = state.groups
+        self._borrows = borrows
         self._values = values
         self._sent: list[tuple[Any, Any]] = []  # sends under way, each with its memory
-        self._places: dict[int, dict[int, int]] = {}
-        self._members: dict[int, Member] = {}
         self.device: Any = None  # the GPU that tensors are on; None: the CPU
-
-    def make_group(self, kind: Kind, inputs: list[Any], scalars: tuple[Any, ...]) -> None:
-        """Join a group. `layout`: each rank's part, its place in the part, and the part's size."""
-        number, _, layout = scalars
-        if number in self._members:
-            return  # this rank is on both meshes of a move
-        part, index, size = layout[self._rank]
-        self._places[number] = {
-            rank: at for rank, (other, at, _) in layout.items() if other == part
-        }
-        group = None if size == 1 else self._joined(scalars, TIMEOUT)[1]
-        self._members[number] = Member(group, index, size)
-
-    def process_group(self, kind: Kind, inputs: list[Any], scalars: tuple[Any, ...]) -> Any:
-        """Join a group, and return it for functions of the program, as torch.distributed takes it.
-
-        It has connections of its own, which collectives of this runtime do not use.
-        """
-        *joined, timeout_s = scalars
-        store, gloo = self._joined(joined, timedelta(seconds=timeout_s))
-        c10d = distributed_c10d()
-        made = c10d.ProcessGroup(store, gloo.rank(), gloo.size())
-        for device in ("cpu",) if self.device is None else ("cpu", "cuda"):
-            made._register_backend(torch.device(device), c10d.ProcessGroup.BackendType.GLOO, gloo)
-        made._set_default_backend(c10d.ProcessGroup.BackendType.GLOO)
-        return made
-
-    def _joined(self, scalars: Sequence[Any], timeout: timedelta) -> tuple[Any, Any]:
-        """The store of this rank's part of a group, and the gloo group."""
-        number, place, layout = scalars
-        part, index, size = layout[self._rank]
-        c10d = distributed_c10d()
-        if size == 1:
-            alone = import_module("torch.distributed").HashStore()
-            return alone, c10d.ProcessGroupGloo(alone, 0, 1, timeout=timeout)
-        watch = rank_watch.active()
-        ended = threading.Event() if watch is None else watch.reason_known
-        own: FilePlace | TcpPlace = place
-        if isinstance(place, FilePlace):
-            own = FilePlace(f"{place.name}.{part}")
-        store = abortable(store_at(own, size, TIMEOUT), ended, TIMEOUT)
-        made = c10d.PrefixStore(f"{number}/{part}", store)
-        group = c10d.ProcessGroupGloo(made, index, size, timeout=timeout)
-        _exchange(group, torch.zeros(1, dtype=torch.int32))
-        if index == 0 and isinstance(own, FilePlace):
-            remove_file(own)
-        return made, group
-
-    def _member(self, number: int) -> Member:
-        found = self._members.get(number)
-        if found is None:
-            raise RuntimeError("this rank has no process group, since making the group failed here")
-        return found
 
     # --- reduce -----------------------------------------------------------------------------------
 
@@ -115,7 +39,7 @@ class Collectives:
         """Combine the values of the ranks of a group."""
         number, reduction, scatter = kind.args
         value = inputs[0]
-        member = self._member(number)
+        member = self._groups.member(number)
         if member.group is None:
             if isinstance(value, Failure):
                 raise Poisoned(value)
@@ -132,7 +56,7 @@ class Collectives:
         A tensor that has no value on a rank has none afterwards, on all ranks; the others do.
         """
         number, reduction = kind.args
-        member = self._member(number)
+        member = self._groups.member(number)
         if member.group is None:
             return [
                 one if isinstance(one, Failure) else _of_one(one, reduction, scatter=False)
@@ -155,10 +79,14 @@ class Collectives:
         """Send this rank's value to other ranks. Returns before they have the value.
 
         The next `send` waits for this one. The program issues the `receive` of the other ranks
-        before the next `send`, so ranks cannot wait for each other in a cycle.
+        before the next `send`, so ranks cannot wait for each other in a cycle. If the copies belong
+        to another stream, `handover` has the ranks that keep their own value, and its number.
         """
         (number,) = kind.args
         targets: list[int] = scalars[0].get(self._rank, [])
+        handover = scalars[1]
+        if handover is not None and self._rank in handover.ranks:
+            self._borrows.give(handover.number, [_copied(inputs[0])])
         sent, self._sent = self._sent, []
         for work, _ in sent:
             try:
@@ -167,26 +95,30 @@ class Collectives:
                 log.debug("rank %d: an earlier send has failed: %s", self._rank, error)
         if not targets:
             return
-        group, places = self._member(number).group, self._places[number]
+        member = self._groups.member(number)
         value = inputs[0]
         failed = isinstance(value, Failure)
         flag = torch.tensor([int(failed)], dtype=torch.int32)
         data = _told(value) if failed else _bytes_of(value.cpu()).clone()
         for rank in targets:
             for one in (flag, data):
-                self._sent.append((group.send([one], places[rank], number), one))
+                self._sent.append((member.group.send([one], member.places[rank], number), one))
 
     def receive(self, kind: Kind, inputs: list[Any], scalars: tuple[Any, ...]) -> Any:
         """Receive the value of another rank, or copy this rank's own."""
         number, dtype, shape = kind.args
-        pairs, own = scalars
+        pairs, own, handover = scalars
         origin: int = pairs[self._rank]
         if origin == self._rank:
-            value = self._values[own]
+            if handover is None:
+                value = _copied(self._values[own])
+            else:
+                (value,) = self._borrows.take(handover)
             if isinstance(value, Failure):
                 raise Poisoned(value)
-            return value.clone(memory_format=torch.contiguous_format)
-        group, source = self._member(number).group, self._places[number][origin]
+            return value
+        member = self._groups.member(number)
+        group, source = member.group, member.places[origin]
         flag = torch.zeros(1, dtype=torch.int32)
         group.recv([flag], source, number).wait()
         if flag.item():
@@ -200,25 +132,24 @@ class Collectives:
         return self._placed(result)
 
 
+def _copied(value: Any) -> Any:
+    """A copy of a tensor; a failure is itself."""
+    if isinstance(value, Failure):
+        return value
+    return value.clone(memory_format=torch.contiguous_format)
+
+
 def _bytes_of(value: Any) -> Any:
     """The bytes of a tensor, which every backend can send; a view if it is contiguous."""
     # An axis of size 1 may have any stride, which reshape(-1) keeps and view refuses.
     return plain_values(value).contiguous().as_strided((value.numel(),), (1,)).view(torch.uint8)
 
 
-def _exchange(group: Any, flag: Any) -> None:
-    """Replace the flag by the greatest flag of all ranks."""
-    c10d = distributed_c10d()
-    options = c10d.AllreduceOptions()
-    options.reduceOp = c10d.ReduceOp.MAX
-    group.allreduce([flag], options).wait()
-
-
 def _failures(member: Member, inputs: list[Any]) -> dict[int, Failure]:
     """The inputs that have no value on some rank of the group, by their places. On all ranks."""
     failed = [isinstance(one, Failure) for one in inputs]
     flags = torch.tensor(failed, dtype=torch.int32)
-    _exchange(member.group, flags)
+    exchange(member.group, flags)
     found: dict[int, Failure] = {}
     for at in flags.nonzero().flatten().tolist():
         told = torch.zeros(TOLD_BYTES, dtype=torch.uint8)
@@ -240,7 +171,7 @@ def _operation(operations: Any, reduction: str) -> Any:
 
 def _combined(member: Member, value: Any, reduction: str, scatter: bool) -> Any:
     """The combination of the values of a group's ranks, for this one. `value`: on the CPU."""
-    group, place, size = member
+    group, place, size, _ = member
     if reduction == "stack":
         return _exchanged(group, size, value) if scatter else _stacked(group, size, value)
     found = value.clone(memory_format=torch.contiguous_format)

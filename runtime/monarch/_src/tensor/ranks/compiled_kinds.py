@@ -5,6 +5,7 @@ The strides are those that the client has for them. Runs in: a rank.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
@@ -12,6 +13,9 @@ from typing import Any, TypeAlias, cast
 from monarch._src.tensor.operations.operation import overload_of
 from monarch._src.tensor.state.instructions import Kind, Layout, Slot, Value
 from monarch._src.tensor.torch_modules import TorchTensor, bits_of, pytree, torch, with_bits
+
+_default_dtype = threading.Lock()
+"""Held while an operation depends on torch's default dtype, which all streams of a rank share."""
 
 Call: TypeAlias = "Callable[[list[Any], tuple[Any, ...]], Any]"
 
@@ -115,14 +119,15 @@ def _with_default_dtype(call: Call, kind: Kind) -> Call:
     dtype = kind.default_dtype
 
     def run(inputs: list[Any], scalars: tuple[Any, ...]) -> Any:
-        own = torch.get_default_dtype()
-        if own is dtype:
-            return call(inputs, scalars)
-        torch.set_default_dtype(dtype)
-        try:
-            return call(inputs, scalars)
-        finally:
-            torch.set_default_dtype(own)
+        with _default_dtype:
+            own = torch.get_default_dtype()
+            if own is dtype:
+                return call(inputs, scalars)
+            torch.set_default_dtype(dtype)
+            try:
+                return call(inputs, scalars)
+            finally:
+                torch.set_default_dtype(own)
 
     return run
 

@@ -1,7 +1,7 @@
 """Runs instructions on a rank, and keeps its tensors.
 
-Runs in: a rank, on the thread of its `TensorWorker`.
-Owns: the tensors of the rank, by their numbers.
+Runs in: a rank, on the thread of one stream's `TensorWorker`.
+Owns: the tensors of the stream, by their numbers.
 Invariants: an instruction that fails, or has an input without a value, leaves a `Failure` in place
 of its outputs and of each tensor that it writes to. Then the next instruction runs.
 """
@@ -19,15 +19,18 @@ from monarch._src.actor.errors.traceback_frames import IN_RUNTIME
 from monarch._src.spmd.rank_watch import reason_of
 from monarch._src.tensor.opaque import OpaqueRef
 from monarch._src.tensor.packing import unpacked
-from monarch._src.tensor.ranks.collectives import Collectives, Poisoned
+from monarch._src.tensor.ranks.collectives import Collectives
 from monarch._src.tensor.ranks.compiled_kinds import Call, call_of, laid_out, leaves_of
+from monarch._src.tensor.ranks.streams import Borrows, RankState
 from monarch._src.tensor.state.instructions import (
+    MAIN,
     MANY,
     ONE,
     Batch,
     Failure,
     Instruction,
     Kind,
+    Poisoned,
     Slot,
 )
 from monarch._src.tensor.state.regions import RecordedRegion
@@ -41,6 +44,7 @@ from monarch._src.tensor.torch_modules import (
 
 log = logging.getLogger("monarch.tensor")
 LONGEST_TEXT = 1 << 14  # characters
+GIVES = ("monarch::lend", "monarch::give_back")  # another stream waits for these
 OF_PROGRAM = ("monarch::remote", "monarch::remote_unknown")  # instructions that run a function
 
 
@@ -56,18 +60,21 @@ class Result(NamedTuple):
 
 
 class Runner:
-    """The tensors of one rank."""
+    """The tensors of one stream of a rank."""
 
-    def __init__(self, rank: int) -> None:
-        """`rank`: among the procs that were spawned."""
-        self._rank = rank
+    def __init__(self, state: RankState, stream: str = MAIN) -> None:
+        """`state`: that of the rank."""
+        self._state = state
+        self._rank = state.rank
+        self._stream = stream
         self.values: dict[int, Any] = {}
         self._kinds: dict[int, Kind] = {}
         self._calls: dict[int, Call] = {}
         self._functions: dict[int, Any] = {}
         self._function_names: dict[int, str] = {}
         self._device: Any = None  # the GPU of this rank; None: its CPU
-        self._collectives = Collectives(rank, self.values)
+        self._borrows = Borrows(state)
+        self._collectives = Collectives(state, self._borrows, self.values)
         self._own: dict[str, Callable[[Kind, list[Any], tuple[Any, ...]], Any]] = {
             "monarch::lift": self._lift,
             "monarch::rank": self._rank_tensor,
@@ -80,12 +87,16 @@ class Runner:
             "monarch::remote_unknown": self._remote_unknown,
             "monarch::unpack": _unpack,
             "monarch::broadcast": self._broadcast,
-            "monarch::make_group": self._collectives.make_group,
-            "monarch::process_group": self._collectives.process_group,
+            "monarch::make_group": self._make_group,
+            "monarch::process_group": self._process_group,
             "monarch::reduce": self._collectives.reduce,
             "monarch::reduce_together": self._collectives.reduce_together,
             "monarch::send": self._collectives.send,
             "monarch::receive": self._collectives.receive,
+            "monarch::lend": self._borrows.give_tensors,
+            "monarch::give_back": self._borrows.give_tensors,
+            "monarch::borrow": self._borrows.borrow,
+            "monarch::take_back": self._borrows.take_back,
         }
 
     def run(self, batch: Batch) -> None:
@@ -116,7 +127,9 @@ class Runner:
             index = self._rank % usable_gpus()
             torch.cuda.set_device(index)  # for code of the program that names no number
             self._device = torch.device("cuda", index)
-        self._collectives.device = self._device
+            if self._stream != MAIN:  # whose thread stays on the GPU's default stream
+                torch.cuda.set_stream(torch.cuda.Stream(self._device))
+        self._collectives.device = self._borrows.device = self._device
 
     def _placed(self, tensor: Any) -> Any:
         """A tensor on the device of this rank."""
@@ -139,6 +152,8 @@ class Runner:
                     continue
                 failure = self._failure(kinds[number], inputs, scalars, site, error)
                 self._fail(values, kinds[number], numbers, first, failure)
+                if kinds[number].operation in GIVES:
+                    self._borrows.give(scalars[0].number, [failure] * len(numbers))
                 continue
             kind = kinds[number]
             if kind.stores == ONE:
@@ -326,6 +341,12 @@ class Runner:
             for one in result.tensors
         ]  # fmt: skip
         return result.tree, facts
+
+    def _make_group(self, kind: Kind, inputs: list[Any], scalars: tuple[Any, ...]) -> None:
+        self._state.groups.join(*scalars)
+
+    def _process_group(self, kind: Kind, inputs: list[Any], scalars: tuple[Any, ...]) -> Any:
+        return self._state.groups.process_group(scalars, self._device)
 
     def _lift(self, kind: Kind, inputs: list[Any], scalars: tuple[Any, ...]) -> Any:
         """A local tensor of the client."""

@@ -1,20 +1,19 @@
-"""The actor of distributed tensors on each rank.
+"""The actor of distributed tensors on each rank: one for each stream.
 
-Runs in: procs, from the first use of their mesh for tensors until they stop. The constructor
+Runs in: procs, from the first use of the stream on their mesh until they stop. The constructor
 imports torch, so this module does not.
 """
 
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from monarch._src.actor.context import current
 from monarch._src.actor.endpoint import Actor, endpoint
+from monarch._src.actor.runtime import runtime
 from monarch._src.system.imports import turn_to_import
-
-if TYPE_CHECKING:
-    from monarch._src.tensor.state.instructions import Failure
+from monarch._src.tensor.state.instructions import MAIN, Failure
 
 MOST_AS_BYTES = 1 << 16
 SEED = 67280421310721
@@ -24,7 +23,7 @@ BY_CHANCE = 1 << 32
 
 
 class TensorWorker(Actor):
-    """Runs the operations of the client on one rank.
+    """Runs the operations of one stream on one rank.
 
     A collective among them may wait for another rank, so it does not share the main thread.
     """
@@ -33,10 +32,12 @@ class TensorWorker(Actor):
     __monarch_main_thread__ = "never"
     __live_summary__ = "_memory_texts"
 
-    def __init__(self) -> None:
+    def __init__(self, key: int, stream: str) -> None:
+        """`key`: equal for all streams of a driver."""
         # Modules of an actor may import the same ones at the same time.
         with turn_to_import():
             from monarch._src.tensor.ranks.runner import Runner
+            from monarch._src.tensor.ranks.streams import rank_state
             from monarch._src.tensor.torch_modules import torch
 
         context = current.get()
@@ -44,7 +45,11 @@ class TensorWorker(Actor):
         self._torch: Any = torch
         self._store: Any = None
         self._rank = context.actor_instance.rank.rank
-        self._runner: Any = Runner(self._rank)
+        self._stream = stream
+        own = runtime()
+        assert own.proc_ref is not None
+        incarnation = own.known.incarnation(own.proc_ref.uid, self._rank)
+        self._runner: Any = Runner(rank_state(key, self._rank, incarnation), stream)
         if torch.initial_seed() >= BY_CHANCE:  # the program has not seeded this process
             torch.default_generator.manual_seed(SEED)
 
@@ -52,7 +57,8 @@ class TensorWorker(Actor):
         """The memory of the rank's tensors. Any thread."""
         from monarch._src.tensor.ranks.memory import memory_texts
 
-        return memory_texts(list(self._runner.values.values()))
+        texts = memory_texts(list(self._runner.values.values()))
+        return texts if self._stream == MAIN else {"stream": self._stream, **texts}
 
     @endpoint
     def run(self, data: bytes) -> Any:
@@ -81,8 +87,6 @@ class TensorWorker(Actor):
             return self._fetch(numbers)
 
     def _fetch(self, numbers: list[int]) -> list[Any] | Failure:
-        from monarch._src.tensor.state.instructions import Failure  # as the runner has by now
-
         found: list[Any] = []
         for number in numbers:
             value = self._runner.values.get(number)

@@ -21,6 +21,8 @@ _REFUSED = {
     "monarch::drop": ("drop()", "ranks free what the region has made; drop inputs after the call"),
     "monarch::send": ("to_mesh()", "move tensors before or after the call"),
     "monarch::receive": ("to_mesh()", "move tensors before or after the call"),
+    "monarch::lend": ("a borrow", "borrow the tensor before the call"),
+    "monarch::give_back": ("the drop() of a borrow", "drop it after the call"),
 }
 
 

@@ -16,6 +16,7 @@ from monarch._src.tensor.opaque import OpaqueRef
 from monarch._src.tensor.operations.operation import overload_of
 from monarch._src.tensor.ranks.compiled_kinds import Call, filled, leaves_of
 from monarch._src.tensor.ranks.runner import Runner
+from monarch._src.tensor.ranks.streams import RankState
 from monarch._src.tensor.simulation.costs import Machine, MemoryUse, SimulatedTimeline, sent_bytes
 from monarch._src.tensor.state.instructions import Batch, Failure, Kind
 from monarch._src.tensor.torch_modules import TorchTensor, torch
@@ -35,7 +36,7 @@ class SimulatedRank(Runner):
     """Runs each instruction once for all ranks of a region, and counts its cost."""
 
     def __init__(self, machine: Machine) -> None:
-        super().__init__(0)
+        super().__init__(RankState(0))
         self._machine = machine
         self.timeline = SimulatedTimeline()
         self.memory = MemoryUse()
@@ -175,7 +176,7 @@ class SimulatedRank(Runner):
 
     def _receive(self, kind: Kind, inputs: list[Any], scalars: tuple[Any, ...]) -> Any:
         _, dtype, shape = kind.args
-        pairs, number = scalars
+        pairs, number, _ = scalars
         sent = self.values[number]
         if isinstance(sent, Failure):
             raise RuntimeError(sent.message)

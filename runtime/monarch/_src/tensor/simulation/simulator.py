@@ -18,10 +18,10 @@ from monarch._src.actor.future import Future
 from monarch._src.errors import MeshStoppedError
 from monarch._src.mesh.tensor_methods import HasTensors
 from monarch._src.shape import Extent, Region
-from monarch._src.tensor.channels.channel import MAIN, Channel
+from monarch._src.tensor.channels.channel import Channel
 from monarch._src.tensor.simulation.costs import Machine, SimulatedTask, trace_events
 from monarch._src.tensor.simulation.rank import NO_FUNCTIONS, SimulatedRank, active_meta
-from monarch._src.tensor.state.instructions import Failure, Kind
+from monarch._src.tensor.state.instructions import MAIN, Failure, Kind
 from monarch._src.tensor.state.losses import Losses
 from monarch._src.tensor.torch_modules import locally, torch
 
@@ -118,6 +118,10 @@ class SimulatedDriver:
     def with_workers(self, channel: Channel, use: Callable[[Any], Any]) -> Any:
         """Raises RuntimeError, since there is no process."""
         raise RuntimeError(NO_FUNCTIONS)
+
+    def incarnations(self, region: Region) -> dict[int, int | None]:
+        """None: no rank restarts."""
+        return {}
 
     def unwatched(self, meshes: Sequence[Any]) -> list[Any]:
         """None: no rank dies."""

@@ -2,9 +2,10 @@
 
 An `Instruction` is a tuple, since programs make tens of thousands of them in a second.
 
-Instructions wait for a full batch. A channel belongs to one mesh or slice. At most one channel of
-the procs has instructions that wait, since the driver sends them before it uses another. So ranks
-of several channels run instructions in the order of the program.
+Instructions wait for a full batch. A channel belongs to one stream on one mesh or slice. At most
+one channel of the procs has instructions that wait, since the driver sends them before it uses
+another. So ranks get the instructions of several channels in the order of the program, and each
+stream of a rank runs its own in that order.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 Instruction: TypeAlias = "tuple[int, tuple[int, ...], int, tuple[Any, ...], int]"
 """Kind; numbers of the input tensors; number of the first output; scalars; call site."""
 
+MAIN = "main"  # the stream of tensors that name none
 NOTHING, ONE, MANY = 0, 1, 2
 MOST_INSTRUCTIONS = 128
 MOST_BYTES = 1 << 16
@@ -70,6 +72,19 @@ class Kind:
         return len(self.kept) if self.stores == MANY else self.stores
 
 
+class Handover(NamedTuple):
+    """Values that one stream of a rank hands over to another.
+
+    `incarnations`: of the ranks that were restarted, as far as the client knew when it recorded the
+    handover; None for a rank of which it did not know. `ranks`: those that hand something over;
+    empty for all of the channel.
+    """
+
+    number: int
+    incarnations: dict[int, int | None]
+    ranks: frozenset[int] = frozenset()
+
+
 @dataclass(frozen=True)
 class Batch:
     """Instructions in order, the kinds that are new to the ranks, and the tensors to free.
@@ -99,6 +114,14 @@ class Failure:
     traceback: str
     exception: bytes = b""
     function: str = ""
+
+
+class Poisoned(Exception):
+    """An input of an instruction has no value, on this rank or on a peer."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
 
 
 class Batches:
