@@ -167,6 +167,29 @@ def test_a_compiled_region_runs_on_gpus(tensors: ProcMesh) -> None:
     assert devices(first, second) == {"cuda"}
 
 
+def test_streams_run_side_by_side_and_wait_at_borrows(tensors: ProcMesh) -> None:
+    comm = monarch.Stream("comm")
+    streams = monarch.remote(lambda x: torch.cuda.current_stream().stream_id)
+    with tensors.activate(device="cuda"):
+        x = torch.ones(512, 512) * (tensors.rank_tensor("gpus") + 1)
+        for _ in range(20):
+            x = x @ (x / x.sum(0)) + 1  # the GPU is behind the program
+        x = x * 0 + tensors.rank_tensor("gpus") + 1
+        there, borrow = comm.borrow(x, mutable=True)
+        there.reduce_("gpus")
+        for _ in range(20):
+            there.mul_(2).div_(2)
+        own = set(streams.call(there).get().values())
+        borrow.drop()
+        total = x.sum()
+        copy = x.to_mesh(tensors, stream=comm)
+        x.zero_()
+        assert own.isdisjoint(streams.call(x).get().values())
+    assert values(total) == [3.0 * 512 * 512] * 2
+    assert values(copy.amin()) == values(copy.amax()) == [3.0] * 2
+    assert devices(copy) == {"cuda"}
+
+
 def test_an_operation_that_fails_on_a_gpu_is_named_at_its_line(tensors: ProcMesh) -> None:
     with tensors.activate(device="cuda"):
         x = torch.ones(4)

@@ -246,7 +246,7 @@ def test_a_borrow_is_no_part_of_a_compiled_function(pair: ProcMesh, x: Any) -> N
         borrow.drop()
         return tensor + 1
 
-    with pytest.raises(RuntimeError, match="a borrow.*borrow the tensor before the call"):
+    with pytest.raises(RuntimeError, match=r"a borrow.*borrow the tensor before the call"):
         lends(x)
     assert values(x.add_(1)) == [[2.0, 2.0], [3.0, 3.0]]
 

@@ -21,7 +21,7 @@ from monarch._src.errors import ActorError
 from monarch._src.mesh.actor_mesh import ActorMesh
 from monarch._src.shape import Region
 from monarch._src.tensor.opaque import OpaqueRef
-from monarch._src.tensor.torch_modules import TorchTensor, map_tree
+from monarch._src.tensor.torch_modules import TorchTensor, map_tree, torch
 
 _waiting: dict[int, tuple[int, Any]] = {}  # by number: the actor's uid, and the tensor
 _numbers = itertools.count(1)
@@ -66,7 +66,9 @@ def ask(actors: ActorMesh, name: str, args: tuple[Any, ...], kwargs: dict[str, A
     try:
         answer = endpoint.forward(args, kwargs, part_of, answered=True)
         assert answer is not None
-        return answer.get()
+        found = answer.get()
+        _finish_on_gpu()
+        return found
     except ActorError as error:
         raise ForwardedError(error.failures[0], error.exception) from None
 
@@ -107,9 +109,21 @@ def _lending(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments with each tensor lent to the actor."""
     waiting()  # drops those of actors that have ended
+    _finish_on_gpu()
     uid = actors._actors.uid  # pyright: ignore[reportPrivateUsage]
 
     def lent(value: Any) -> Any:
         return Lent(uid, value) if isinstance(value, (TorchTensor, OpaqueRef)) else value
 
     return map_tree(lent, (args, kwargs))
+
+
+def _finish_on_gpu() -> None:
+    """Wait until the GPU has computed the tensors that this thread and an actor exchange.
+
+    An actor uses the GPU's default stream, as the stream `"main"` does. Other streams of tensors
+    have streams of their own there.
+    """
+    cuda = torch.cuda
+    if cuda.is_initialized() and cuda.current_stream() != cuda.default_stream():
+        cuda.synchronize()
