@@ -60,6 +60,20 @@ def test_each_rank_writes_the_trace_of_its_operations(pair: ProcMesh, tmp_path: 
         assert {"forward", "aten::mm"} <= names(path)
 
 
+def test_a_profile_has_the_operations_of_all_streams(pair: ProcMesh, tmp_path: Path) -> None:
+    comm = monarch.Stream("comm")
+    with pair.activate(), profile(on_trace_ready=tmp_path):
+        x = torch.ones(4).sin()
+        with comm.activate():
+            for _ in range(200):
+                y = torch.ones(4).cos()
+            y.atan()
+    assert len(files(tmp_path)) == 2
+    for path in tmp_path.iterdir():
+        assert {"aten::sin", "aten::cos", "aten::atan"} <= names(path)
+    del x
+
+
 def test_a_schedule_has_a_file_for_each_cycle(pair: ProcMesh, tmp_path: Path) -> None:
     plan = Schedule(wait=1, warmup=1, active=1, repeat=2, skip_first=1)
     operations = [torch.abs, torch.exp, torch.sin, torch.cos, torch.tan, torch.log, torch.sqrt]

@@ -222,10 +222,26 @@ class Driver:
             payload = constructor_payload(
                 TensorWorker, (self._key, stream), {}, extra_payloads(self.whole)
             )
-            name = NAME if stream == MAIN else f"{NAME}-{len(self._workers)}"
+            told = stream if stream.isidentifier() else len(self._workers)
+            name = NAME if stream == MAIN else f"{NAME}-{told}"  # that of their threads, too
             found = self.whole._spawn_on(name, actor_class(TensorWorker), payload, skip)  # pyright: ignore[reportPrivateUsage]
             self._workers[stream] = found
         return found
+
+    def wait_for_streams(self, mesh: ProcMesh) -> None:
+        """Wait until ranks of the mesh have run the instructions so far, of all streams.
+
+        Raises:
+            SupervisionError: a rank has died.
+        """
+        region = mesh._region  # pyright: ignore[reportPrivateUsage]
+        with self.lock:
+            self._flush()
+            asked = [
+                each._new_with_region(region).fetch.call([]) for each in self._workers.values()
+            ]
+        for one in asked:
+            one.get()
 
     def incarnations(self, region: Region) -> dict[int, int | None]:
         """The incarnations of ranks that were restarted; None for those that are not known yet."""

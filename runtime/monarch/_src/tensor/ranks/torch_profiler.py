@@ -1,6 +1,6 @@
 """The profiles of torch that the client begins on this rank, and the blocks that they name.
 
-Runs in: ranks, on the thread of the tensors of the mesh. torch has one profiler in a process, which
+Runs in: ranks, on the thread of a stream of tensors. torch has one profiler in a process, which
 begins and ends on one thread. Owns: the profiles and blocks of this rank, by the client's numbers.
 """
 
@@ -15,6 +15,7 @@ from monarch._src.tensor.torch_events import quiet_kineto
 from monarch._src.tensor.torch_modules import torch
 
 _flag: Any = import_module("torch.autograd.profiler")
+_profiling: Any = import_module("torch._C._profiler")
 
 
 class _RankProfile:
@@ -27,6 +28,9 @@ class _RankProfile:
         self._cycles = 0
         self._dropped = False
         plan = None if schedule is None else torch.profiler.schedule(**schedule)
+        # Streams run on other threads, which torch leaves out otherwise.
+        every_thread = _profiling._ExperimentalConfig(profile_all_threads=True)
+        options = {"experimental_config": every_thread, **options}
         self.profiler = torch.profiler.profile(on_trace_ready=self._write, schedule=plan, **options)
 
     def _write(self, profiler: Any) -> None:

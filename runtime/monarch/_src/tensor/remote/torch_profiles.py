@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from monarch._src.tensor.active_mesh import get_active_mesh
+from monarch._src.tensor.channels.driver import known_driver
 from monarch._src.tensor.ranks import torch_profiler
 from monarch._src.tensor.remote.functions import no_result, remote
 from monarch._src.tensor.torch_modules import torch
@@ -113,6 +114,7 @@ class profile:  # the names are those of torch and of Monarch
             ActorError: a rank could not write its trace.
         """
         number, self._number = self._number, 0
+        known_driver(self._mesh).wait_for_streams(self._mesh)
         with self._mesh.activate():
             _end.call(number).get()
 
