@@ -371,7 +371,7 @@ def test_the_explorer_reads_the_memory_of_each_rank(pair: ProcMesh) -> None:
     with pair.activate():
         x = torch.zeros(512, 512, dtype=torch.int16)  # no other test has these
         y = x.t()
-        monarch.inspect(y)
+        monarch.inspect(y, gpus=1)
     (worker,) = [one for one in live_actors(pair.slice(gpus=1)) if one.name == "tensors"]
     texts = dict(worker.attributes)
     assert texts["int16 on cpu"] == "2, 512.0 KiB"
