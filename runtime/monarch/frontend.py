@@ -14,8 +14,8 @@ from monarch._src.logs.carriage_returns import shown as as_shown
 from monarch._src.logs.state.folding import Fold, OutputFolder, timed_folds
 from monarch._src.mesh.actor_mesh import CallTarget, call_target_of
 from monarch._src.mesh.actor_spawning import accompany_actors
+from monarch._src.mesh.client_imports import note_imports_in
 from monarch._src.mesh.live_update import actor_class_of, actor_meshes, failed_ranks, update_actors
-from monarch._src.mesh.named_imports import note_imports_in
 from monarch._src.mesh.rank_restarts import can_restart
 from monarch._src.mesh.selected_procs import as_viewed, coordinates
 from monarch._src.mesh.work_on_mesh import work_beside

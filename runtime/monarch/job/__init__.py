@@ -21,8 +21,8 @@ from monarch._src.job.launchers.slurm.job import SlurmJob
 from monarch._src.job.launchers.ssh.job import SSHHost, SSHJob
 from monarch._src.job.local_hosts import hosts_from_config
 from monarch._src.job.open_waits import OpenWait, open_waits
-from monarch._src.job.paths import job_names, job_path
 from monarch._src.job.port_forward.actors import PortForwarder
+from monarch._src.job.record import job_names, job_path
 from monarch._src.job.service_identity import (
     SERVICE_PROC_IDS_ENV,
     SERVICE_PROC_RANK_ENV,

@@ -329,7 +329,7 @@ class Future(Waitable, Generic[R]):
         if not self.done:
             waiter = self._when_done()
             watched = self._task_wait(waiter)
-            _began = monotonic()  # read from this frame by `observe.stacks.waiting`
+            _began = monotonic()  # read from this frame by `observe.stacks.rank_part`
             try:
                 yield from waiter.__await__()
             except BaseException:

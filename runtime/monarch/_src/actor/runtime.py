@@ -34,11 +34,10 @@ from monarch._src.actor.deliver.undeliverable import UndeliverableMessages
 from monarch._src.actor.future import PAUSES, Future, Prober, set_canceller
 from monarch._src.actor.inspect.agent_client import AgentClient
 from monarch._src.actor.inspect.handlers import InspectHandlers
-from monarch._src.actor.parts import parts
+from monarch._src.actor.parts import RuntimeHooks, parts
 from monarch._src.actor.protocols import LocalActor, Receiver
 from monarch._src.actor.refs import Known, ProcsRef, agent_of, client_ref
 from monarch._src.actor.run.tombstones import Tombstones
-from monarch._src.actor.runtime_hooks import RuntimeHooks
 from monarch._src.actor.state.calls import CallTable, PendingCall
 from monarch._src.actor.state.endpoint_metrics import MetricsTable
 from monarch._src.actor.supervise.ownership import OwnedMeshes

@@ -12,8 +12,7 @@ from typing import Any
 from monarch._src.cli.columns import columns, duration
 from monarch._src.errors import JobError
 from monarch._src.job.contexts import Contexts
-from monarch._src.job.paths import job_names, job_path
-from monarch._src.job.record import JobRecord, read
+from monarch._src.job.record import JobRecord, job_names, job_path, read
 from monarch._src.job.trait import DEFAULT_JOB_PATH
 from monarch._src.mesh.meshes import HostMesh
 

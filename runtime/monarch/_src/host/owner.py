@@ -1,17 +1,23 @@
 """The interface between a host agent and the component that ties it to a client.
 
 The agent of a session is tied to the client that started it, or kept (`session.agent_part`). The
-agent of a worker host serves clients one after the other (`session.workers.worker_part`).
+agent of a worker host serves clients one after the other (`session.workers.worker_part`). Each of
+them watches the process of a client that runs on this host, by a `ClientProcess`.
+
+Runs in: the host agent, on its one thread. A `ClientProcess` owns a pidfd, which reports the end of
+the process at once, while links and sockets may break and come back.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from monarch._src.host.state import host as core_host
+from monarch._src.system.process import pidfd
 from monarch._src.wire.messages import Cast, Snapshot, Snapshotted, SpawnProcs
 
 
@@ -129,3 +135,41 @@ class AgentOwner(Protocol):
     def close(self) -> None:
         """Release what the owner holds."""
         ...
+
+
+class ClientProcess:
+    """The watch of a client's process.
+
+    It calls `ended` once when the process has ended, and stops watching then.
+    """
+
+    def __init__(self, driver: AgentServices, ended: Callable[[], None]) -> None:
+        self._driver = driver
+        self._on_end = ended
+        self._fd: int | None = None
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the end of a process will be reported."""
+        return self._fd is not None
+
+    def watch(self, pid: int, is_client: Callable[[], bool]) -> None:
+        """Watch that process in place of an earlier one, if `is_client` confirms the client."""
+        self.unwatch()
+        fd = pidfd(pid)
+        if fd is not None and not is_client():  # asked now that the pid cannot be reused
+            os.close(fd)
+        elif fd is not None:
+            self._fd = fd
+            self._driver.watch(fd, self._ended)
+
+    def unwatch(self) -> None:
+        """Stop watching. Idempotent."""
+        if self._fd is not None:
+            self._driver.unwatch(self._fd)
+            os.close(self._fd)
+            self._fd = None
+
+    def _ended(self) -> None:
+        self.unwatch()
+        self._on_end()

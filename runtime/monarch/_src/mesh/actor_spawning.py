@@ -21,8 +21,8 @@ from monarch._src.errors import SupervisionError
 from monarch._src.failures.endpoint_text import is_label
 from monarch._src.failures.report import RankFailure, for_later_call
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors, OwnedActors
+from monarch._src.mesh.client_imports import note_imports_of
 from monarch._src.mesh.mock_registry import mock_of, mock_payloads
-from monarch._src.mesh.named_imports import note_imports_of
 from monarch._src.mesh.procs import Procs
 from monarch._src.net.local.leader import FORKED
 from monarch._src.net.local.waitable import RuntimeEnded

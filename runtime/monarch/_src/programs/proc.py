@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from monarch._src.actor.context import origin_of_output
+from monarch._src.actor.parts import ProcProgram
 from monarch._src.actor.refs import ProcsRef, client_ref
 from monarch._src.actor.run.bootstrap import BootstrapRun
 from monarch._src.actor.run.cell import ActorCell
@@ -26,7 +27,6 @@ from monarch._src.actor.run.finalize import run_destructors
 from monarch._src.actor.run.local_actors import LocalActors, run_actor
 from monarch._src.actor.run.shared_loop import SharedLoop
 from monarch._src.actor.runtime import Runtime, set_runtime
-from monarch._src.actor.runtime_hooks import ProcProgram
 from monarch._src.actor.state.history import HISTORY
 from monarch._src.actor.state.program_metrics import TELEMETRY
 from monarch._src.actor.supervise.ownership import UNTIL_OVERDUE, Process, escalate

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from monarch._src.host.client_watch import ClientProcess
 from monarch._src.host.failures_seen import FailureLog
-from monarch._src.host.owner import AgentServices
+from monarch._src.host.owner import AgentServices, ClientProcess
 from monarch._src.host.state.death_notices import Notices
 from monarch._src.host.state.host import Host
 from monarch._src.net.node import Node

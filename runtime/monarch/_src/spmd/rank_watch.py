@@ -15,8 +15,8 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from monarch._src.actor.parts import ErrorExplainer
 from monarch._src.actor.runtime import runtime
-from monarch._src.actor.runtime_hooks import ErrorExplainer
 from monarch._src.errors import CollectiveError
 from monarch._src.failures.report import RankFailure
 from monarch._src.spmd import gloo_sockets

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
+from monarch._src.actor.parts import Debugger
 from monarch._src.actor.run.running_calls import RunningCalls
-from monarch._src.actor.runtime_hooks import Debugger
 from monarch._src.errors import CallCancelled
 from monarch._src.wire.frames import NO_PAYLOAD
 from monarch._src.wire.messages import Call

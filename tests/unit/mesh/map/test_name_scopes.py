@@ -1,4 +1,7 @@
-"""Names of `__main__` reach the user's code behind any wrapper, and change no other module."""
+"""Names of `__main__` reach the user's code behind any wrapper, and change no other module.
+
+Of a name with two values, one counts, and a line says so.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
-from monarch._src.mesh.map.name_conflicts import Conflicts
-from monarch._src.mesh.map.name_scopes import bind, scopes_of
+from monarch._src.mesh.map.name_scopes import Conflicts, are_same, bind, scopes_of
 from monarch._src.pickling import main_names
 
 # As on a rank, where code by value has globals of its own.
@@ -234,3 +237,69 @@ def test_code_that_refers_to_itself_and_empty_variables_are_searched_once() -> N
     assert scope["again"](3) == 30
     bind(len, {"factor": 10})
     bind("abc".__contains__, {"factor": 10})
+
+
+def function(source: str, name: str = "f") -> Any:
+    scope: dict[str, Any] = {"functools": functools}
+    exec(source, scope)
+    return scope[name]
+
+
+PLAIN = "def f(x, y=1): return [x + y + 2, lambda: 'inner']"
+CLOSURE = "def make(value):\n    def f(): return value\n    return f\nf = make({})"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ([1, {"a": "b"}], [1, {"a": "b"}]),
+        (np.arange(3_000_000), np.arange(3_000_000)),
+        (float("nan"), float("nan")),
+        (function(PLAIN), function("\n\n" + PLAIN)),
+        (function(CLOSURE.format([1])), function(CLOSURE.format([1]))),
+        (functools.partial(function(PLAIN), y=[1]), functools.partial(function(PLAIN), y=[1])),
+        (functools.cache(function(PLAIN)), functools.cache(function(PLAIN))),
+    ],
+)
+def test_these_values_of_a_name_are_the_same(one: object, other: object) -> None:
+    assert are_same(one, other)
+
+
+def changed(array: Any) -> Any:
+    array[-1] += 1
+    return array
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, 1.0),
+        ([1, 2], [2, 1]),
+        (np.arange(8), np.arange(4)),
+        (np.arange(3_000_000), changed(np.arange(3_000_000))),
+        (function(PLAIN), function(PLAIN.replace("2", "3"))),
+        (function(PLAIN), function(PLAIN.replace("y=1", "y=2"))),
+        (function(PLAIN), function(PLAIN.replace("inner", "other"))),
+        (function(CLOSURE.format([1])), function(CLOSURE.format([2]))),
+        (functools.partial(function(PLAIN), y=[1]), functools.partial(function(PLAIN), y=[2])),
+        (functools.cache(function(PLAIN)), functools.cache(function(CLOSURE.format(1)))),
+        (np, functools),
+        (function("class f: pass"), function("class f: pass")),
+        ((one for one in "ab"), (one for one in "ab")),  # cannot be pickled
+    ],
+)
+def test_these_values_of_a_name_are_not(one: object, other: object) -> None:
+    assert not are_same(one, other)
+
+
+def test_a_line_names_the_variables_the_value_that_counts_and_the_remedy_for_the_other() -> None:
+    assert Conflicts().texts("sweep", "workers") == []
+    of_rank, of_sender = Conflicts(["X"], ["helper", "Model"]).texts("sweep", "workers")
+    assert of_rank == (
+        "sweep uses X of the ranks of workers, which differs from that of this program; to use "
+        "this program's, call workers.push(X=X) or rename it here"
+    )
+    assert of_sender == (
+        "sweep uses helper and Model of this program, which differ from those of the ranks of "
+        "workers; to use the ranks' own, rename them there"
+    )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Protocol, TypeAlias
 
-from monarch._src.actor.runtime_hooks import RuntimeHooks
+from monarch._src.actor.parts import RuntimeHooks
 from monarch._src.net.state.message_order import Incoming
 from monarch._src.shape import NDSlice
 from monarch._src.wire.frames import Payload

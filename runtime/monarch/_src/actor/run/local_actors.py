@@ -15,13 +15,13 @@ import msgspec
 
 from monarch._src.actor.context import current
 from monarch._src.actor.errors.remote import pack_failure
+from monarch._src.actor.parts import ActorHost
 from monarch._src.actor.run import sync_loop
 from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.run.interruptible_sleep import make_interruptible
 from monarch._src.actor.run.running_calls import EARLY_CANCELS
 from monarch._src.actor.run.spawn_context import spawned_by_bootstrap
 from monarch._src.actor.runtime import Runtime
-from monarch._src.actor.runtime_hooks import ActorHost
 from monarch._src.config import settings
 from monarch._src.failures.report import RankFailure
 from monarch._src.wire.frames import NO_PAYLOAD, Payload

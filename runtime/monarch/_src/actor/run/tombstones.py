@@ -26,7 +26,7 @@ from monarch._src.wire.process_codec import SeenActor
 if TYPE_CHECKING:
     from monarch._src.actor.deliver.routes import Routes
     from monarch._src.actor.deliver.undeliverable import UndeliverableMessages
-    from monarch._src.actor.runtime_hooks import RuntimeHooks
+    from monarch._src.actor.parts import RuntimeHooks
 
 SHOWN = 64
 """How many of the actors that ended last appear in snapshots."""

@@ -27,8 +27,7 @@ from monarch._src.actor.context import current
 from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.run.interruptible_sleep import sleep
 from monarch._src.actor.run.running_calls import CallAborted
-from monarch._src.debug.rank.pauses import ProcPauses
-from monarch._src.debug.rank.types import ENTRY_CODES
+from monarch._src.debug.rank.pauses import ENTRY_CODES, ProcPauses
 from monarch._src.debug.rank.user_frames import is_all_users, is_runtime, is_users
 from monarch._src.net.local.interrupt import call_on_main_thread
 from monarch._src.wire.messages import Call

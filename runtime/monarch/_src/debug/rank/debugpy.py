@@ -25,7 +25,7 @@ from importlib import import_module
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from monarch._src.debug.rank.types import Stop
+from monarch._src.debug.rank.pauses import Stop
 from monarch._src.wire.ids import AGENT
 from monarch._src.wire.messages import BridgeBytes, BridgeSet, Debugged
 from monarch._src.wire.messages.debugger import ENDED, IN_EDITOR, PIECE, STOPPED

@@ -1,4 +1,4 @@
-"""The actors of a forward: `PortForwarder`, which owns it, and those on each side.
+"""The actors of a forward: `PortForwarder`, which owns it, and those on each side; their addresses.
 
 Runs in: `PortForwarder` where the program spawns it, usually in the client; the others in the ranks
 of the two meshes. Owns: the listening sockets, and every connection through them.
@@ -13,21 +13,12 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from monarch._src.actor.current import current_rank
 from monarch._src.actor.endpoint import Actor, concurrent_endpoint, endpoint
 from monarch._src.actor.ports import Channel, Port
 from monarch._src.errors import ActorError, SupervisionError
-from monarch._src.job.port_forward.addresses import (
-    DestinationPort,
-    SourceAddress,
-    address_at,
-    address_text,
-    checked_port,
-    parsed_address,
-    port_at,
-)
 from monarch._src.job.port_forward.messages import Message
 from monarch._src.mesh.meshes import ProcMesh
 from monarch._src.shape import Point, ValueMesh
@@ -35,7 +26,54 @@ from monarch._src.shape import Point, ValueMesh
 if TYPE_CHECKING:
     from monarch._src.job.port_forward.relay import Relays
 
+DestinationPort: TypeAlias = "int | Callable[[Point], int]"
+SourceAddress: TypeAlias = "str | Callable[[Point], str]"
 log = logging.getLogger("monarch.job")
+
+
+def checked_port(name: str, port: Any, *, lowest: int = 1) -> int:
+    """That port.
+
+    Raises:
+        ValueError: it is no port number.
+    """
+    if isinstance(port, bool) or not isinstance(port, int) or not lowest <= port < 1 << 16:
+        raise ValueError(f"{name} is a port from {lowest} to 65535, not {port!r}")
+    return port
+
+
+def parsed_address(address: Any) -> tuple[str, int]:
+    """The host and port of `ADDRESS:PORT`; port 0 means any that is free.
+
+    Raises:
+        ValueError: the text is no address; the error says how to write one.
+    """
+    host, colon, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        host = ""  # an IPv6 address without brackets
+    if not colon or not host or not port.isascii() or not port.isdigit():
+        raise ValueError(
+            f"src_address is {address!r}; write ADDRESS:PORT, such as '127.0.0.1:8080' or "
+            "'[::1]:8080'"
+        )
+    return host, checked_port("the port of src_address", int(port), lowest=0)
+
+
+def address_text(host: str, port: int) -> str:
+    """`ADDRESS:PORT`, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def port_at(port: DestinationPort, point: Point) -> int:
+    """The port for that point. ValueError if the function returns no port."""
+    return checked_port("dst_port", port(point) if callable(port) else port)
+
+
+def address_at(address: SourceAddress, point: Point) -> tuple[str, int]:
+    """The host and port for that point. ValueError if the function returns no address."""
+    return parsed_address(address(point) if callable(address) else address)
 
 
 def _relay() -> ModuleType:

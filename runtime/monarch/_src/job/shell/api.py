@@ -13,9 +13,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from monarch._src.actor.ports import Channel, Port, PortReceiver, unheeded
-from monarch._src.job.shell.messages import Data, Ended, HungUp, Message, Opened, Resized, Taken
+from monarch._src.job.shell.channel import (
+    Data,
+    Ended,
+    HungUp,
+    Message,
+    Opened,
+    Resized,
+    Taken,
+    WindowedSender,
+)
 from monarch._src.job.shell.runner import ShellRunner
-from monarch._src.job.shell.sending import WindowedSender
 from monarch._src.job.shell.terminal import LocalTerminal
 from monarch._src.job.trait import checked_env
 from monarch._src.mesh.meshes import HostMesh

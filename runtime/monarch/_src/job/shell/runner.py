@@ -22,8 +22,16 @@ from contextlib import suppress
 from monarch._src.actor.endpoint import Actor, endpoint
 from monarch._src.actor.ports import Channel, Port, PortReceiver, unheeded
 from monarch._src.job.command_runner import BY_SIGNAL, GRACE_S
-from monarch._src.job.shell.messages import Data, Ended, HungUp, Message, Opened, Resized, Taken
-from monarch._src.job.shell.sending import WindowedSender
+from monarch._src.job.shell.channel import (
+    Data,
+    Ended,
+    HungUp,
+    Message,
+    Opened,
+    Resized,
+    Taken,
+    WindowedSender,
+)
 from monarch._src.job.state.send_window import PIECE
 from monarch._src.system.process import undebugged
 

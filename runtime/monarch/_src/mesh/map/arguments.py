@@ -15,9 +15,9 @@ import msgspec
 from monarch._src.actor.as_completed import positive_seconds
 from monarch._src.actor.call.pickling_errors import unpicklable_item
 from monarch._src.actor.serialize import pack_value
+from monarch._src.mesh.client_imports import note_imports_of
 from monarch._src.mesh.map.items import ItemStream
 from monarch._src.mesh.map.worker import spread
-from monarch._src.mesh.named_imports import note_imports_of
 
 OnError: TypeAlias = Literal["raise", "collect"]
 _ON_ERROR = ("raise", "collect")

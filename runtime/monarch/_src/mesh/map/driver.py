@@ -50,7 +50,7 @@ from monarch._src.mesh.map.calls import (
 )
 from monarch._src.mesh.map.handled_deaths import HandledDeaths
 from monarch._src.mesh.map.items import ItemStream, estimated_bytes
-from monarch._src.mesh.map.name_conflicts import Conflicts
+from monarch._src.mesh.map.name_scopes import Conflicts
 from monarch._src.mesh.map.open_maps import OpenMap
 from monarch._src.mesh.map.parcels import (
     Parcel,

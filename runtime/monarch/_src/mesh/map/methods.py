@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from monarch._src.errors import ItemError, ItemLostError
     from monarch._src.mesh.actor_mesh import ActorMesh
     from monarch._src.mesh.map.driver import MapRun
-    from monarch._src.mesh.map.task_run import Ranks, TaskRun
-    from monarch._src.mesh.map.tasks import TaskStream
+    from monarch._src.mesh.map.tasks import Ranks, TaskRun, TaskStream
     from monarch._src.wire.frames import Payload
 
 P = ParamSpec("P")
@@ -72,8 +71,7 @@ class MapsItems:
             SupervisionError: no rank is alive.
         """
         from monarch._src.mesh.map.arguments import checked_function, name_of
-        from monarch._src.mesh.map.task_run import submit
-        from monarch._src.mesh.map.tasks import Task
+        from monarch._src.mesh.map.tasks import Task, submit
 
         called = checked_function("submit", function)
         future = self._new_work(name_of(called))
@@ -377,7 +375,7 @@ class SpawnsMaps(SpawnsActors, MapsItems):
         return self._procs.ref.uid, tuple(self._region.ranks())
 
     def _begin_tasks(self, tasks: TaskStream) -> TaskRun:
-        from monarch._src.mesh.map.task_run import TaskRun
+        from monarch._src.mesh.map.tasks import TaskRun
         from monarch._src.mesh.map.worker import Tasks
 
         options: dict[str, Any] = {}

@@ -25,7 +25,7 @@ from monarch._src.actor.runtime import runtime
 from monarch._src.failures.report import RankFailure
 from monarch._src.mesh.map import name_scopes
 from monarch._src.mesh.map.items import estimated_bytes
-from monarch._src.mesh.map.name_conflicts import Conflicts
+from monarch._src.mesh.map.name_scopes import Conflicts
 from monarch._src.mesh.map.parcels import (
     Parcel,
     bytes_of,

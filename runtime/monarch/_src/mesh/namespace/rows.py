@@ -12,13 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from itertools import accumulate
 from typing import Any, TypeVar
 
-from monarch._src.mesh.namespace import (
-    numpy_rows,
-    pandas_rows,
-    scipy_rows,
-    sequence_rows,
-    torch_rows,
-)
+from monarch._src.mesh.namespace import array_rows, pandas_rows, sequence_rows, torch_rows
 from monarch._src.mesh.namespace.kinds import Kind, Trait, class_of
 
 KINDS: dict[str, Kind] = {
@@ -28,15 +22,15 @@ KINDS: dict[str, Kind] = {
     "builtins.bytes": sequence_rows.BYTES,
     "builtins.bytearray": sequence_rows.BYTEARRAY,
     "array.array": sequence_rows.ARRAY,
-    "numpy.ndarray": numpy_rows.NDARRAY,  # and its subclasses: matrix, recarray, memmap, ...
-    "numpy.MaskedArray": numpy_rows.MASKED,
-    "numpy.MaskedRecords": numpy_rows.MASKED_RECORDS,
+    "numpy.ndarray": array_rows.NDARRAY,  # and its subclasses: matrix, recarray, memmap, ...
+    "numpy.MaskedArray": array_rows.MASKED,
+    "numpy.MaskedRecords": array_rows.MASKED_RECORDS,
     "pandas.DataFrame": pandas_rows.FRAME,
     "pandas.Series": pandas_rows.FRAME,
     "pandas.Index": pandas_rows.INDEX,
     "pandas.ExtensionArray": pandas_rows.EXTENSION_ARRAY,
-    "scipy.spmatrix": scipy_rows.SPARSE,
-    "scipy.sparray": scipy_rows.SPARSE,
+    "scipy.spmatrix": array_rows.SPARSE,
+    "scipy.sparray": array_rows.SPARSE,
     "torch.Tensor": torch_rows.TENSOR,
     "torch.Parameter": torch_rows.PARAMETER,
 }

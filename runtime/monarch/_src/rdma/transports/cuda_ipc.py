@@ -25,10 +25,9 @@ from typing import ClassVar
 import msgspec
 
 from monarch._src.rdma.cuda import exports
-from monarch._src.rdma.cuda.devices import Stream
 from monarch._src.rdma.cuda.driver import GpuError, logged
 from monarch._src.rdma.cuda.exports import Export
-from monarch._src.rdma.cuda.gpu import Gpu, gpu
+from monarch._src.rdma.cuda.gpu import Gpu, Stream, gpu
 from monarch._src.rdma.handle import Handle
 from monarch._src.rdma.key_table import GPU, PROBING, Entry
 from monarch._src.rdma.regions import PROBE_ATTEMPTS, PROBE_CELL, probe_cell

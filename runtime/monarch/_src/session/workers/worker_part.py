@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from monarch._src.host.client_watch import ClientProcess
-from monarch._src.host.owner import AgentServices
+from monarch._src.host.owner import AgentServices, ClientProcess
 from monarch._src.host.state.host import Host
 from monarch._src.net.hosts.audit import Audit
 from monarch._src.net.hosts.gateway import ENDS, Gateway

@@ -21,7 +21,6 @@ import msgspec
 from monarch._src.config import settings
 from monarch._src.errors import HostUnreachableError, JobError
 from monarch._src.failures.report import RankFailure
-from monarch._src.job import paths as directory
 from monarch._src.job import record
 from monarch._src.job.health_check import PART_OF_LIVENESS, silent
 from monarch._src.job.launchers.remote import remote_shell
@@ -291,7 +290,7 @@ class SlurmJob(JobTrait):
     def _create(self, client_script: str | None) -> None:
         if client_script is not None and not os.path.isfile(client_script):
             raise JobError(f"there is no script {client_script}")
-        self._keys = str(directory.new() / "keys")
+        self._keys = str(record.new_directory() / "keys")
         try:
             keys.make(self._keys)
             os.makedirs(self._request.log_dir, exist_ok=True)

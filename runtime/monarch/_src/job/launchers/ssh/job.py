@@ -24,11 +24,11 @@ import msgspec
 
 from monarch._src.config import settings
 from monarch._src.errors import HostUnreachableError, JobError
-from monarch._src.job import paths as directory
 from monarch._src.job.health_check import PART_OF_LIVENESS, silent
 from monarch._src.job.launchers.remote import remote_shell
 from monarch._src.job.launchers.remote.remote_program import KEEP, Done, EndWorker, Start, Started
 from monarch._src.job.launchers.ssh.session import Conversation
+from monarch._src.job.record import new_directory
 from monarch._src.job.trait import JobState, JobTrait, check_names, checked_env
 from monarch._src.net.hosts import keys
 from monarch._src.net.interfaces import first_that_answers
@@ -172,7 +172,7 @@ class SSHJob(JobTrait):
     def _create(self, client_script: str | None) -> None:
         if client_script is not None:
             raise JobError("an SSHJob runs no script as its client; run it yourself")
-        self._keys = str(directory.new() / "keys")
+        self._keys = str(new_directory() / "keys")
         try:
             keys.make(self._keys)
             self._start_all()

@@ -1,17 +1,54 @@
-"""WindowedSender: sends bytes to a port, and blocks while the other side is behind.
+"""The channel between a terminal and the shell on a host: its messages, and their sender.
 
-Runs in: one thread that sends, and another that receives the reports of `Taken`.
+The messages travel through ports. `WindowedSender` blocks while the other side is behind; it runs
+in one thread that sends, and another that receives the reports of `Taken`.
 """
 
 from __future__ import annotations
 
 import threading
+from typing import NamedTuple, TypeAlias
 
 from monarch._src.actor.ports import Port, unheeded
-from monarch._src.job.shell.messages import Data, Message
 from monarch._src.job.state.send_window import SendWindow
 
 _LIMIT = 256 << 10  # so that a key that ends much output acts soon, as people see it
+
+
+class Opened(NamedTuple):
+    """The shell runs; `typed` is the port for the input of the terminal."""
+
+    typed: Port[Message]
+
+
+class Data(NamedTuple):
+    """Bytes for the other side to write."""
+
+    data: bytes
+
+
+class Taken(NamedTuple):
+    """The other side has written that many bytes."""
+
+    written: int
+
+
+class Resized(NamedTuple):
+    """The size of the terminal, in characters."""
+
+    rows: int
+    columns: int
+
+
+class HungUp(NamedTuple):
+    """The terminal was closed; the shell is to end."""
+
+
+class Ended(NamedTuple):
+    """No more messages come."""
+
+
+Message: TypeAlias = "Opened | Data | Taken | Resized | HungUp | Ended"
 
 
 class WindowedSender:

@@ -1,6 +1,6 @@
-"""Rows of numpy arrays, masked arrays and the other subclasses. No I/O.
+"""Rows of numpy's arrays, their subclasses, and scipy's sparse arrays and matrices. No I/O.
 
-numpy is not imported here: with a value of it, it is loaded.
+Neither library is imported here: with a value of it, it is loaded.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from monarch._src.pickling.array_reductions import info_of, own_attributes
 # integers, floats, complex numbers, text and bytes. Between kinds numpy loses values: int64 and
 # float64 become float64, numbers and text become text.
 _WIDENING = "iufcUS"
+_FORMATS = ("coo", "csc", "csr", "dok", "lil")
 
 
 def _numpy() -> Any:
@@ -122,3 +123,29 @@ def _problem_of_records(_: Any) -> str:
 NDARRAY = Kind(slice_of, _joined, _traits, _problem)
 MASKED = Kind(slice_of, _joined_masked, _traits_of_masked, _problem_of_masked)
 MASKED_RECORDS = Kind(slice_of, _joined_masked, _traits_of_masked, _problem_of_records)
+
+
+# --- sparse matrices and arrays -------------------------------------------------------------------
+
+
+def _problem_of_sparse(value: Any) -> str | None:
+    if type(value).__module__.partition(".")[0] != "scipy":
+        return "is of a subclass, which scipy makes its own class: give one of scipy's"
+    if value.format not in _FORMATS:
+        return f"is sparse in the format {value.format}, which scipy does not cut: give its tocsr()"
+    if len(value.shape) != 2:
+        return "is sparse and not of two dims, so scipy does not stack it: give its toarray()"
+    return None
+
+
+def _rows_of_sparse(value: Any, start: int, stop: int) -> Any:
+    if value.format == "coo":
+        return value.tocsr()[start:stop].tocoo()
+    return value[start:stop]
+
+
+def _joined_sparse(values: Sequence[Any]) -> Any:
+    return sys.modules["scipy.sparse"].vstack(list(values), format=values[0].format)
+
+
+SPARSE = Kind(_rows_of_sparse, _joined_sparse, _traits, _problem_of_sparse)

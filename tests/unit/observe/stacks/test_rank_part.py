@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from monarch._src.actor.run.interruptible_sleep import sleep
-from monarch._src.observe.stacks.waiting import Awaited, blocked_on
+from monarch._src.observe.stacks.rank_part import Awaited, blocked_on
 
 
 class Waits:

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from monarch._src.mesh import client_imports as of_client
-from monarch._src.mesh import named_imports as of_code
-from monarch._src.mesh.client_imports import client_imports, noted_libraries
-from monarch._src.mesh.named_imports import note_imports_in, note_imports_of
+from monarch._src.mesh.client_imports import (
+    client_imports,
+    note_imports_in,
+    note_imports_of,
+    noted_libraries,
+)
 from monarch.actor import Actor, endpoint
 
 
@@ -23,7 +26,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(of_client, "LIBRARIES", libraries)
     monkeypatch.setattr(of_client, "_noted", {})
     found = {"big": object(), "vast": object(), "absent": None}
-    monkeypatch.setattr(of_code, "find_spec", found.__getitem__)
+    monkeypatch.setattr(of_client, "find_spec", found.__getitem__)
 
 
 def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
