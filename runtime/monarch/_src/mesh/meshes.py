@@ -63,13 +63,13 @@ from monarch._src.mesh.spawn_options import (
     proc_bind_for,
 )
 from monarch._src.mesh.spawning import (
+    SpawnArguments,
     SpawnPlan,
     check_attached,
     environments,
     make_room_for,
     own_runtime,
-    send_bootstrap,
-    send_request,
+    send,
     when_all_done,
 )
 from monarch._src.mesh.tensor_methods import HasTensors
@@ -169,52 +169,43 @@ class HostMesh(Hosts):
             RuntimeError: the caller is an actor that is ending.
             MeshStoppedError: these hosts no longer belong to this client.
         """
-        plan = self._checked_spawn(
-            per_host, bootstrap, name, proc_bind, bootstrap_command, env, preload, restart
-        )
-        ref = plan.new_ref()
-        spec = plan.request_for(ref, keep=keeps_new_meshes())
-        mesh = self._new_mesh(plan, ref, spec)
-        run, procs, function = plan.run, shared_procs(mesh), plan.function
-        # The extras are pickled before the mesh is registered, so an error leaves nothing behind.
-        begin = Bootstrap() if function is None else Bootstrap(extra_payloads(mesh), origin_now())
-        _register(run, mesh, procs)
-        send_request(run, procs, spec)
-        if function is not None:
-            send_bootstrap(run, procs, begin, function)
+        asked = self._validate(per_host, bootstrap, name, preload, restart)
+        plan = self._plan(asked, proc_bind, bootstrap_command, env)
+        mesh, spec, begin = self._register(plan)
+        send(plan, shared_procs(mesh), spec, begin)
         return mesh
 
-    def _new_mesh(self, plan: SpawnPlan, ref: ProcsRef, spec: SpawnProcs) -> ProcMesh:
-        """The mesh of a plan, whose procs have not been requested yet."""
-        procs = Procs(ref, plan.region, owned=True, cleanup_s=plan.settings.cleanup_s)
-        allow_cleanup(procs.cleanup_s)
-        procs.initialized = plan.run.new_future()
-        procs.bootstrapped = None if plan.function is None else set()
-        procs.kept = spec.keep
-        procs.imports = libraries(spec.preload or (spec.imports.needed if spec.imports else []))
-        return ProcMesh(plan.run, procs, plan.region, self)
-
-    def _checked_spawn(
+    def _validate(
         self, per_host: Mapping[str, int] | None, bootstrap: BootstrapFunction | None,
-        name: str | None, proc_bind: Sequence[Mapping[str, str]] | None,
-        bootstrap_command: PerRank[BootstrapCommand] | None,
-        env: PerRank[Mapping[str, str]] | None, preload: Sequence[str] | str | None,
+        name: str | None, preload: Sequence[str] | str | None,
         restart: Restart | Literal["on-failure"] | None,
-    ) -> SpawnPlan:  # fmt: skip
-        """Check the arguments of `spawn_procs`, and start a session if there is none.
+    ) -> SpawnArguments:  # fmt: skip
+        """Check the arguments that need no session. Starts and changes nothing.
 
         Raises the exceptions of `spawn_procs`.
         """
         dims = checked_dims(per_host or {})
-        extent = self._with_hosts(dims)
+        region = Region.of_extent(self._with_hosts(dims))
         current_settings = settings()
         modules = current_settings.preload if preload is None else preload_names("preload", preload)
         policy = restart_policy(restart)
         if policy is not None and keeps_new_meshes():
             raise ValueError(KEPT_AND_RESTARTED.format(name or "procs"))
         name = "procs" if name is None else name_text("a proc mesh", name)
-        region = Region.of_extent(extent)
         function = None if bootstrap is None else bootstrap_payload(bootstrap)
+        return SpawnArguments(
+            name or "procs", dims, region, function, policy, modules, current_settings
+        )
+
+    def _plan(
+        self, asked: SpawnArguments, proc_bind: Sequence[Mapping[str, str]] | None,
+        bootstrap_command: PerRank[BootstrapCommand] | None, env: PerRank[Mapping[str, str]] | None,
+    ) -> SpawnPlan:  # fmt: skip
+        """The options of each process on these hosts. Starts a session if there is none.
+
+        Raises the exceptions of `spawn_procs` for options that these hosts cannot satisfy.
+        """
+        dims, extent = asked.dims, asked.region.extent
         run = own_runtime()
         sites = self._own_sites()
         elsewhere = any(site != run.site for site in sites)
@@ -228,14 +219,37 @@ class HostMesh(Hosts):
             bootstrap_command, self._python, changes, numactl, extent, elsewhere=elsewhere
         )
         if not elsewhere:
-            make_room_for(len(region))
+            make_room_for(len(asked.region))
         check_attached(run, sites)
         own_devices = elsewhere and tuple(dims.labels) == ("gpus",)
         return SpawnPlan(
-            run, name or "procs", region, sites, elsewhere, own_devices,
-            function, policy, modules, affinity, changes, commands, current_settings,
+            asked, run, sites, elsewhere, own_devices, affinity, changes, commands,
             self._place(run),
         )  # fmt: skip
+
+    def _register(self, plan: SpawnPlan) -> tuple[ProcMesh, SpawnProcs, Bootstrap]:
+        """The mesh of a plan, which this process knows and owns from now on; what is to be sent."""
+        ref = plan.new_ref()
+        spec = plan.request_for(ref, keep=keeps_new_meshes())
+        mesh = self._new_mesh(plan, ref, spec)
+        # The extras are pickled before the mesh is registered, so an error leaves nothing behind.
+        begin = (
+            Bootstrap()
+            if plan.asked.function is None
+            else Bootstrap(extra_payloads(mesh), origin_now())
+        )
+        _own(plan.run, mesh, shared_procs(mesh))
+        return mesh, spec, begin
+
+    def _new_mesh(self, plan: SpawnPlan, ref: ProcsRef, spec: SpawnProcs) -> ProcMesh:
+        """The mesh of a plan, which no process knows yet."""
+        procs = Procs(ref, plan.asked.region, owned=True, cleanup_s=plan.asked.settings.cleanup_s)
+        allow_cleanup(procs.cleanup_s)
+        procs.initialized = plan.run.new_future()
+        procs.bootstrapped = None if plan.asked.function is None else set()
+        procs.kept = spec.keep
+        procs.imports = libraries(spec.preload or (spec.imports.needed if spec.imports else []))
+        return ProcMesh(plan.run, procs, plan.asked.region, self)
 
     def stop(self) -> Future[None]:
         """End every process that was spawned through this mesh or a slice of it. Idempotent.
@@ -502,7 +516,7 @@ def _reference(ref: ProcsRef, base: Region, region: Region) -> ProcMesh:
     return ProcMesh(runtime(), Procs(ref, base, owned=False), region)
 
 
-def _register(run: Runtime, mesh: ProcMesh, procs: Procs) -> None:
+def _own(run: Runtime, mesh: ProcMesh, procs: Procs) -> None:
     """Make a mesh that is about to be requested known to this process, its owner.
 
     This comes before the request: the agent's answers, and failures, may arrive at any moment.

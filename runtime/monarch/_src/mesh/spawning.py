@@ -27,7 +27,7 @@ from monarch._src.mesh.spawn_options import (
     requests_by_site,
     working_directory,
 )
-from monarch._src.shape import Region
+from monarch._src.shape import Extent, Region
 from monarch._src.system.process import free_descriptors, raise_fd_limit
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.ids import host_of_site
@@ -38,40 +38,49 @@ SPARE_FDS = 16
 
 
 @dataclass(frozen=True)
+class SpawnArguments:
+    """The arguments of a spawn that need no session to be checked."""
+
+    name: str
+    dims: Extent  # of the processes of one host
+    region: Region  # of the mesh: the dims of its hosts, then `dims`
+    function: Payload | None  # the pickled bootstrap function
+    policy: Restart | None
+    modules: Sequence[str] | Literal["auto"]  # to import before the fork
+    settings: Settings
+
+
+@dataclass(frozen=True)
 class SpawnPlan:
-    """A spawn whose options have been checked. Nothing is registered or sent yet.
+    """A spawn on its hosts, with the options of each process. Nothing is registered or sent yet.
 
     `affinity`, `changes` and `commands` have an entry for each rank, or none.
     """
 
+    asked: SpawnArguments
     run: Runtime
-    name: str
-    region: Region
     sites: tuple[str, ...]
     elsewhere: bool  # some of the hosts are not this one
     own_devices: bool  # each process on a worker gets a device of its own, if there are enough
-    function: Payload | None  # the pickled bootstrap function
-    policy: Restart | None
-    modules: Sequence[str] | Literal["auto"]  # to import before the fork
     affinity: list[list[int]]
     changes: list[dict[str, str | None]]  # of the environment
     commands: list[Launch | None]
-    settings: Settings
     hosts: HostsPlace | None = None  # None: the host of this process
 
     def new_ref(self) -> ProcsRef:
         """A reference to the mesh, with a new uid."""
-        run = self.run
+        run, region, policy = self.run, self.asked.region, self.asked.policy
         return ProcsRef(
-            run.uids(), self.name, tuple(self.region.labels), tuple(self.region.extent.sizes),
+            run.uids(), self.asked.name, tuple(region.labels), tuple(region.extent.sizes),
             run.directory, run.name, host_text(self.sites, run.host), (),
-            self.policy.while_restarting if self.policy is not None else "", self.sites,
+            policy.while_restarting if policy is not None else "", self.sites,
         )  # fmt: skip
 
     def request_for(self, ref: ProcsRef, *, keep: bool) -> SpawnProcs:
         """The request to the agents of all hosts. `keep`: the mesh outlives this client."""
         path = clients_path(all(c is None or is_this_python(c.program) for c in self.commands))
-        auto = self.modules == AUTO
+        asked = self.asked
+        auto = asked.modules == AUTO
         return SpawnProcs(
             mesh=ref.uid,
             name=ref.name,
@@ -82,13 +91,13 @@ class SpawnPlan:
             env=self.changes,
             cwd=working_directory(),
             path=path,
-            preload=[] if auto else list(self.modules),
-            startup_s=self.settings.startup_s,
-            cleanup_s=self.settings.cleanup_s,
+            preload=[] if auto else list(asked.modules),
+            startup_s=asked.settings.startup_s,
+            cleanup_s=asked.settings.cleanup_s,
             commands=[None if c is None else c.command for c in self.commands],
             affinity=self.affinity,
-            bootstrap=self.function is not None,
-            restart=None if self.policy is None else self.policy.rule(),
+            bootstrap=asked.function is not None,
+            restart=None if asked.policy is None else asked.policy.rule(),
             while_restarting=ref.restarts,
             keep=keep,
             sites=list(self.sites),
@@ -98,7 +107,18 @@ class SpawnPlan:
         )
 
 
-def send_request(run: Runtime, procs: Procs, spec: SpawnProcs) -> None:
+def send(plan: SpawnPlan, procs: Procs, spec: SpawnProcs, begin: Bootstrap) -> None:
+    """Send the request for a registered mesh, and then its bootstrap function.
+
+    Raises:
+        SupervisionError: the agent of this host has ended.
+    """
+    _send_request(plan.run, procs, spec)
+    if plan.asked.function is not None:
+        _send_bootstrap(plan.run, procs, begin, plan.asked.function)
+
+
+def _send_request(run: Runtime, procs: Procs, spec: SpawnProcs) -> None:
     """Send the request for a registered mesh to the agent of each of its hosts.
 
     A host that is lost fails the ranks there.
@@ -119,7 +139,7 @@ def send_request(run: Runtime, procs: Procs, spec: SpawnProcs) -> None:
             run.routes.tell_agent_at(place, StopMesh(ref.uid, procs.stopped, procs.cleanup_s))
 
 
-def send_bootstrap(run: Runtime, procs: Procs, begin: Bootstrap, function: Payload) -> None:
+def _send_bootstrap(run: Runtime, procs: Procs, begin: Bootstrap, function: Payload) -> None:
     """Send the bootstrap function to each rank of a requested mesh, which runs it before any actor.
 
     A rank that is restarted gets it again.
