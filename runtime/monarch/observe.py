@@ -59,11 +59,18 @@ from monarch._src.observe.stacks.query import (
     stacks,
 )
 from monarch._src.observe.timeline.query import CallRecord, Timeline, timeline
-from monarch._src.telemetry.endpoint_rows import EndpointMetrics, Metrics, MissingProcess, metrics
 from monarch._src.telemetry.history.record import record
+from monarch._src.telemetry.metrics import (
+    EndpointMetrics,
+    InstrumentMetrics,
+    Metrics,
+    MissingProcess,
+    Process,
+    SpanMetrics,
+    metrics,
+)
 from monarch._src.telemetry.perfetto.profile import Profile, profile, profile_at
 from monarch._src.telemetry.perfetto.state.summary import ProfileLine, ProfileTable
-from monarch._src.telemetry.program_rows import InstrumentMetrics, Process, SpanMetrics
 from monarch._src.telemetry.replay.file import query_file
 from monarch._src.telemetry.replay.record import Recording, record_to
 from monarch._src.telemetry.sql.missing_rows import DroppedRows, MissingRows

@@ -10,35 +10,124 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Literal
+from time import monotonic_ns
+from typing import Any, Literal, TypeAlias
 
 from monarch._src.actor.endpoint import Actor
 from monarch._src.actor.inspect.ask_procs import ProcQuery, ask_procs
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.runtime import Runtime, runtime_or_none
 from monarch._src.actor.state.endpoint_metrics import bounds_ns, mean_ns, merged, percentile_ns
+from monarch._src.actor.state.program_metrics import TELEMETRY, merged_measures, quantile
 from monarch._src.failures.endpoint_text import endpoint_text
 from monarch._src.mesh.actor_mesh import ActorMesh, call_target_of
 from monarch._src.mesh.meshes import ProcMesh, owned_meshes, shared_procs
 from monarch._src.observe.meshes import RankRow, snapshot
 from monarch._src.shape import Region
-from monarch._src.telemetry.program_rows import (
-    InstrumentMetrics,
-    Measured,
-    Process,
-    SpanMetrics,
-    Told,
-    instrument_row,
-    measured_here,
-    seconds,
-    slowest_of,
-    span_row,
-)
 from monarch._src.wire.messages import ReadMetrics
 from monarch._src.wire.msgpack_text import UNREADABLE
-from monarch._src.wire.process_codec import Counted, Key, MeasureKey, unpacked_metrics
+from monarch._src.wire.process_codec import (
+    Counted,
+    Figures,
+    Key,
+    MeasureFigures,
+    MeasureKey,
+    unpacked_metrics,
+)
 
 Side = Literal["caller", "callee"]
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that counted, with its rank and point in its proc mesh; a client has no rank."""
+
+    mesh: str
+    rank: int | None
+    point: dict[str, int]
+
+
+_Told: TypeAlias = tuple[Process, Figures]
+_Measured: TypeAlias = tuple[Process, MeasureFigures]
+
+
+@dataclass(frozen=True)
+class SpanMetrics:
+    """Counts of one span within one parent, summed over processes.
+
+    Attributes:
+        mesh, mesh_uid: the proc mesh that it was measured on; `client` for the client.
+        actor_class, actor: the actors; both `client` in the client, empty on threads that belong to
+            no actor.
+        endpoint: the endpoint that ran; None outside endpoints.
+        name: the name of the span; `(others)` sums the spans beyond the limit of a process.
+        parent: the enclosing span, or else the endpoint; None if there is neither.
+        processes: the number of processes that counted.
+        count: the number of times the span began.
+        errors: the number of times an exception left it.
+        running: the number of times it has not ended.
+        total_s: seconds of all ended runs, with the spans inside them.
+        mean_s, p50_s, p90_s, p99_s, max_s: seconds per run; None if none has ended. Percentiles are
+            less than 20 % off, the others are exact.
+        slowest: the process with the longest mean, and that mean in seconds.
+    """
+
+    mesh: str
+    mesh_uid: str
+    actor_class: str
+    actor: str
+    endpoint: str | None
+    name: str
+    parent: str | None
+    processes: int
+    count: int
+    errors: int
+    running: int
+    total_s: float
+    mean_s: float | None
+    p50_s: float | None
+    p90_s: float | None
+    p99_s: float | None
+    max_s: float | None
+    slowest: tuple[Process, float] | None
+
+
+@dataclass(frozen=True)
+class InstrumentMetrics:
+    """Values of one instrument with one set of attributes, summed over processes.
+
+    Attributes:
+        mesh, mesh_uid, actor_class, actor: see `SpanMetrics`.
+        name, kind, unit, description: as created; the name `(others)` sums the instruments of that
+            kind beyond the limit of a process.
+        attributes: names and values, as strings.
+        count: the number of values.
+        not_finite: the number of infinite or NaN values; the fields below exclude them.
+        total: the sum of the values; of a gauge, of the last value of each process.
+        mean, p50, p90, p99, min, max: of a histogram with values, otherwise None. Percentiles are
+            less than 20 % off, the others are exact.
+        by_process: the sum, or the last value, of each process.
+    """
+
+    mesh: str
+    mesh_uid: str
+    actor_class: str
+    actor: str
+    name: str
+    kind: Literal["counter", "up_down_counter", "histogram", "gauge"]
+    unit: str
+    description: str
+    attributes: dict[str, str]
+    count: int
+    not_finite: int
+    total: float
+    mean: float | None
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    min: float | None
+    max: float | None
+    by_process: tuple[tuple[Process, float], ...]
 
 
 @dataclass(frozen=True)
@@ -145,7 +234,7 @@ def metrics(mesh: ProcMesh | Actor | None = None, timeout: float = 1.0) -> Metri
     wanted = _Wanted(mesh)
     run = runtime_or_none()
     if run is None:
-        return _rows([(_CLIENT, measured_here())], (), wanted)
+        return _rows([(_CLIENT, _measured_here())], (), wanted)
     questions = wanted.questions()
     ask_procs(run, questions, timeout)
     told: list[tuple[Process, Counted]] = []
@@ -268,8 +357,8 @@ def _state(row: RankRow) -> str:
 def _rows(
     told: Sequence[tuple[Process, Counted]], missing: Sequence[MissingProcess], wanted: _Wanted
 ) -> Metrics:
-    groups: dict[Key, list[Told]] = {}
-    measured: dict[MeasureKey, list[Measured]] = {}
+    groups: dict[Key, list[_Told]] = {}
+    measured: dict[MeasureKey, list[_Measured]] = {}
     for process, counted in told:
         for figures in counted.figures:
             if wanted.includes(figures.key):
@@ -292,12 +381,12 @@ def _rows(
     return Metrics(
         tuple(_row(key, groups[key]) for key in keys if not key.span),
         tuple(missing),
-        tuple(span_row(key, groups[key]) for key in keys if key.span),
-        tuple(instrument_row(k, measured[k]) for k in sorted(measured, key=measured_place)),
+        tuple(_span_row(key, groups[key]) for key in keys if key.span),
+        tuple(_instrument_row(k, measured[k]) for k in sorted(measured, key=measured_place)),
     )
 
 
-def _row(key: Key, told: Sequence[Told]) -> EndpointMetrics:
+def _row(key: Key, told: Sequence[_Told]) -> EndpointMetrics:
     total = merged([figures for _, figures in told])
     observed_s = total.observed_ns / 1e9
     return EndpointMetrics(
@@ -317,12 +406,84 @@ def _row(key: Key, told: Sequence[Told]) -> EndpointMetrics:
         calls_per_s=total.calls / observed_s if observed_s else 0.0,
         observed_s=observed_s,
         total_s=total.total_ns / 1e9,
-        mean_s=seconds(mean_ns(total)),
-        p50_s=seconds(percentile_ns(total, 0.5)),
-        p90_s=seconds(percentile_ns(total, 0.9)),
-        p99_s=seconds(percentile_ns(total, 0.99)),
+        mean_s=_seconds(mean_ns(total)),
+        p50_s=_seconds(percentile_ns(total, 0.5)),
+        p90_s=_seconds(percentile_ns(total, 0.9)),
+        p99_s=_seconds(percentile_ns(total, 0.99)),
         max_s=total.max_ns / 1e9 if total.timed else None,
         waited_s=None if key.adverb else total.waited_ns / 1e9 / total.calls,
-        slowest=slowest_of(told),
+        slowest=_slowest_of(told),
         histogram=tuple((bounds_ns(n)[1] / 1e9, count) for n, count in total.buckets),
     )
+
+
+# --- rows of spans and instruments ----------------------------------------------------------------
+
+
+def _measured_here() -> Counted:
+    """The spans and instruments of a process without a session."""
+    return Counted(tuple(TELEMETRY.spans(monotonic_ns())), tuple(TELEMETRY.measures()))
+
+
+def _span_row(key: Key, told: Sequence[_Told]) -> SpanMetrics:
+    """The row of one span."""
+    total = merged([figures for _, figures in told])
+    return SpanMetrics(
+        mesh=key.mesh_name,
+        mesh_uid=f"{key.mesh:x}",
+        actor_class=key.actor_class,
+        actor=key.actor,
+        endpoint=key.endpoint or None,
+        name=key.span,
+        parent=key.parent or None,
+        processes=len(told),
+        count=total.calls,
+        errors=total.errors,
+        running=total.in_flight,
+        total_s=total.total_ns / 1e9,
+        mean_s=_seconds(mean_ns(total)),
+        p50_s=_seconds(percentile_ns(total, 0.5)),
+        p90_s=_seconds(percentile_ns(total, 0.9)),
+        p99_s=_seconds(percentile_ns(total, 0.99)),
+        max_s=total.max_ns / 1e9 if total.timed else None,
+        slowest=_slowest_of(told),
+    )
+
+
+def _instrument_row(key: MeasureKey, told: Sequence[_Measured]) -> InstrumentMetrics:
+    """The row of one instrument with one set of attributes."""
+    total = merged_measures([figures for _, figures in told])
+    finite = total.count - total.not_finite
+    has_values = key.kind == "histogram" and finite > 0
+    return InstrumentMetrics(
+        mesh=key.mesh_name,
+        mesh_uid=f"{key.mesh:x}",
+        actor_class=key.actor_class,
+        actor=key.actor,
+        name=key.name,
+        kind=key.kind,
+        unit=key.unit,
+        description=key.description,
+        attributes=dict(key.attributes),
+        count=total.count,
+        not_finite=total.not_finite,
+        total=total.total,
+        mean=total.total / finite if has_values else None,
+        p50=quantile(total, 0.5),
+        p90=quantile(total, 0.9),
+        p99=quantile(total, 0.99),
+        min=total.low if has_values else None,
+        max=total.high if has_values else None,
+        by_process=tuple((process, figures.total) for process, figures in told),
+    )
+
+
+def _slowest_of(told: Sequence[_Told]) -> tuple[Process, float] | None:
+    """The process with the longest mean, and that mean in seconds."""
+    means = [(process, mean / 1e9) for process, f in told if (mean := mean_ns(f)) is not None]
+    return max(means, key=lambda pair: pair[1], default=None)
+
+
+def _seconds(nanoseconds: float | None) -> float | None:
+    """Convert nanoseconds to seconds; None stays None."""
+    return None if nanoseconds is None else nanoseconds / 1e9
