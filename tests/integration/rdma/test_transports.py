@@ -1,4 +1,10 @@
-"""The contract that every transport keeps, run over each of them, between real processes."""
+"""The contract that every transport keeps, between real processes.
+
+It runs here over memory of the host: shared memory, cross-memory attach and TCP, plain and
+encrypted. `test_gpu_contract.py` runs the same tests with memory of GPUs, and
+`test_ibverbs_contract.py` over an RDMA card: both import this module's `__all__`, and have a
+fixture `transport` of their own.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +20,26 @@ from monarch.actor import ActorError, ProcMesh, this_host
 from monarch.rdma import RDMABuffer, RDMAHandleError
 from tests.integration.rdma.parties import ENCRYPTED, TRANSPORTS, sides_of, way_over
 
+__all__ = [
+    "procs",
+    "sides",
+    "test_a_batch_is_one_unit_and_can_be_submitted_again",
+    "test_a_second_transfer_registers_nothing",
+    "test_a_smaller_source_leaves_the_rest_as_it_was",
+    "test_bytes_of_any_size_are_written_whatever_the_offset",
+    "test_bytes_of_any_size_arrive_whatever_the_offset",
+    "test_handles_that_were_dropped_by_anybody_are_refused",
+    "test_handles_to_memory_that_was_freed_and_is_used_again_are_refused",
+    "test_sixteen_in_flight_each_get_their_own_bytes",
+    "test_the_owner_may_be_busy",
+    "test_the_owner_may_hold_the_interpreters_lock",
+    "test_transfers_leave_nothing_open",
+]
+ONLY_HERE = {
+    "test_a_gibibyte_arrives",
+    "test_the_report_says_whether_bytes_go_encrypted",
+}
+"""Tests of what only the transports here can do."""
 pytestmark = [
     pytest.mark.skipif(not shared_memory.PRESENT, reason="shm and cma need Linux"),
     pytest.mark.slow,
@@ -186,3 +212,9 @@ def test_transfers_leave_nothing_open(sides: Sides) -> None:
     owner = sides.holder.facts.call_one().get()
     assert facts_grow(before, sides.mover.repeat.call_one(buffer, times).get()) == {}
     assert facts_grow(owner, sides.holder.facts.call_one().get()) == {}
+
+
+def test_the_other_suites_run_every_test_of_the_contract() -> None:
+    tests = {name for name in globals() if name.startswith("test_")}
+    own = test_the_other_suites_run_every_test_of_the_contract.__name__
+    assert tests - {*__all__, own} == ONLY_HERE
