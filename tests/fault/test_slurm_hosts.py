@@ -18,7 +18,9 @@ import pytest
 from monarch._src.net.hosts import keys
 from tests import slurm
 from tests.netns import Hosts, hosts_up, v4, why_not
+from tests.support.slurm_cluster import cluster
 
+__all__ = ["cluster"]
 PROGRAM = str(Path(__file__).with_name("client_of_slurm_job.py"))
 STRANGER_PROGRAM = str(Path(__file__).with_name("stranger_to_job.py"))
 KERNEL_PROGRAM = str(Path(__file__).with_name("kernel_of_slurm_job.py"))
@@ -41,14 +43,6 @@ def running_cluster(
 ) -> Iterator[slurm.Cluster]:
     with slurm.cluster_up(tmp_path_factory.mktemp("slurm"), 2, hosts) as made:
         yield made
-
-
-@pytest.fixture
-def cluster(
-    running_cluster: slurm.Cluster, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[slurm.Cluster]:
-    with slurm.used(running_cluster, monkeypatch):
-        yield running_cluster
 
 
 @pytest.fixture

@@ -10,22 +10,18 @@ import pytest
 from monarch.job import SlurmJob, job_path
 from tests import slurm
 from tests.notebook.kernel import Kernel
+from tests.support.slurm_cluster import running_cluster
 
+__all__ = ["running_cluster"]
 pytestmark = [pytest.mark.skipif(bool(slurm.why_not()), reason=slurm.why_not()), pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[slurm.Cluster]:
-    with slurm.cluster_up(tmp_path_factory.mktemp("slurm")) as made:
-        yield made
 
 
 @pytest.fixture
 def job(
-    cluster: slurm.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    running_cluster: slurm.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[SlurmJob]:
     """A job with the name `cluster`, which waits for nodes that a `Blocker` has."""
-    monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+    monkeypatch.setenv("SLURM_CONF", str(running_cluster.conf))
     found = SlurmJob({"trainers": 2}, log_dir=tmp_path / "logs", env=slurm.environment())
     found.apply()
     path = job_path("cluster")
@@ -36,9 +32,9 @@ def job(
 
 
 @pytest.fixture
-def blocker(cluster: slurm.Cluster) -> Iterator[slurm.Blocker]:
-    yield slurm.Blocker(cluster)
-    cluster.cancel_all()
+def blocker(running_cluster: slurm.Cluster) -> Iterator[slurm.Blocker]:
+    yield slurm.Blocker(running_cluster)
+    running_cluster.cancel_all()
 
 
 def prepare(kernel: Kernel, cluster: slurm.Cluster) -> None:
@@ -48,10 +44,10 @@ def prepare(kernel: Kernel, cluster: slurm.Cluster) -> None:
 
 
 def test_a_cell_shows_what_the_job_waits_for_and_then_has_its_nodes(
-    fresh_kernel: Kernel, cluster: slurm.Cluster, blocker: slurm.Blocker, job: SlurmJob
+    fresh_kernel: Kernel, running_cluster: slurm.Cluster, blocker: slurm.Blocker, job: SlurmJob
 ) -> None:
     kernel = fresh_kernel
-    prepare(kernel, cluster)
+    prepare(kernel, running_cluster)
     shown = f"Slurm job {job.slurm_job_id}: pending (Resources): 0 of 2 hosts"
     seen = False
     for message in kernel.watch("%monarch spawn workers gpus=1 --job cluster"):
@@ -66,10 +62,10 @@ def test_a_cell_shows_what_the_job_waits_for_and_then_has_its_nodes(
 
 
 def test_the_stop_button_ends_the_wait_and_leaves_a_job_of_another_program(
-    fresh_kernel: Kernel, cluster: slurm.Cluster, blocker: slurm.Blocker, job: SlurmJob
+    fresh_kernel: Kernel, running_cluster: slurm.Cluster, blocker: slurm.Blocker, job: SlurmJob
 ) -> None:
     kernel = fresh_kernel
-    prepare(kernel, cluster)
+    prepare(kernel, running_cluster)
     pressed = False
     for message in kernel.watch("%monarch spawn workers gpus=1 --job cluster"):
         text = message["content"].get("data", {}).get("text/plain", "")
@@ -77,5 +73,5 @@ def test_the_stop_button_ends_the_wait_and_leaves_a_job_of_another_program(
             pressed = True
             kernel.manager.interrupt_kernel()
     assert pressed
-    assert job.slurm_job_id in cluster.jobs()
+    assert job.slurm_job_id in running_cluster.jobs()
     assert kernel.value("'workers' in globals()") == "False"

@@ -1,1 +1,1 @@
-"""Fakes of devices and networks that tests run on."""
+"""Fakes of devices and networks that tests run on, and fixtures that several folders share."""

@@ -27,7 +27,9 @@ from monarch.job import (
 from monarch.session import SessionError
 from tests import slurm, ssh
 from tests.integration.programs import run, running, watched
+from tests.support.slurm_cluster import running_cluster
 
+__all__ = ["running_cluster"]
 pytestmark = pytest.mark.slow
 
 PROGRAM = """
@@ -125,20 +127,12 @@ class Slurm(Launcher):
         return [pid for _, pid in job.pids]
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[slurm.Cluster]:
-    if slurm.why_not():
-        pytest.skip(slurm.why_not())
-    with slurm.cluster_up(tmp_path_factory.mktemp("slurm")) as made:
-        yield made
-
-
 @pytest.fixture(params=["local", "process", "ssh", "slurm"])
 def launcher(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Launcher:
     if request.param == "slurm":
-        cluster: slurm.Cluster = request.getfixturevalue("cluster")
+        cluster: slurm.Cluster = request.getfixturevalue("running_cluster")
         monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
         return Slurm(cluster, tmp_path)
     if request.param == "ssh":

@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +29,9 @@ from tests.integration.gates import Gate, GateKeeper
 from tests.integration.programs import running
 from tests.integration.terminals import terminal
 from tests.leaks import processes
+from tests.support.slurm_cluster import cluster, running_cluster
 
+__all__ = ["cluster", "running_cluster"]
 pytestmark = [pytest.mark.skipif(bool(slurm.why_not()), reason=slurm.why_not()), pytest.mark.slow]
 
 QUEUED = """
@@ -77,20 +78,6 @@ class Teller(Actor):
     @endpoint
     def place(self) -> tuple[str, str]:
         return os.environ["SLURMD_NODENAME"], os.environ["SLURM_LOCALID"]
-
-
-@pytest.fixture(scope="module")
-def running_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[slurm.Cluster]:
-    with slurm.cluster_up(tmp_path_factory.mktemp("slurm")) as made:
-        yield made
-
-
-@pytest.fixture
-def cluster(
-    running_cluster: slurm.Cluster, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[slurm.Cluster]:
-    with slurm.used(running_cluster, monkeypatch):
-        yield running_cluster
 
 
 @pytest.fixture
