@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from datetime import datetime, timezone
 from pathlib import Path
+
+from monarch._src.net.hosts.audit import open_log
 
 LONGEST = 1000
 
@@ -20,18 +21,13 @@ class ActionLog:
     """The log in one file.
 
     Raises:
-        PermissionError: other users could write the file. OSError: it cannot be opened.
+        PermissionError: other users could read or write the file. OSError: it cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._fd = os.open(path, flags, 0o600)
-        found = os.fstat(self._fd)
-        if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-            self.close()
-            raise PermissionError(f"{path} must be yours with mode 0600; run `chmod 600 {path}`")
+        self._fd = open_log(path)
 
     def write(self, event: str, **facts: object) -> None:
         """Write one event, with the time."""

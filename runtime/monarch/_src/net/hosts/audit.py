@@ -51,7 +51,7 @@ class Audit:
         self._counts: Counter[str] = Counter()  # by event
         self._tallies: dict[str, SharedTally[_Kind]] = {}
         self._since = clock()
-        self._fd = -1 if path is None else _open(Path(path))
+        self._fd = -1 if path is None else open_log(Path(path))
 
     def note(self, what: str, **facts: str) -> None:
         """Log an event, or count it if it is limited. Events with equal facts are of one kind."""
@@ -107,7 +107,12 @@ def _kinds(what: str, facts: dict[str, str]) -> tuple[_Kind, _Kind, _Kind]:
     return tuple(facts.items()), (*rest, known) if known else rest, rest
 
 
-def _open(path: Path) -> int:
+def open_log(path: Path) -> int:
+    """The descriptor of a log, to append to it; it is made, with mode 0600, if it does not exist.
+
+    Raises:
+        PermissionError: other users could read or write it. OSError: it cannot be opened.
+    """
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(path, flags, 0o600)
     found = os.fstat(fd)
