@@ -27,7 +27,30 @@ class ActorId(msgspec.Struct, frozen=True):
         return f"{self.node}/{self.name}#{self.uid:x}"
 
 
-class CreatorInstance(msgspec.Struct, frozen=True):
+class _OnProc:
+    """The process that an actor lives in."""
+
+    __slots__ = ()
+    actor_id: ActorId
+    proc_ref: Any
+
+    @property
+    def proc_id(self) -> str:
+        """The node name of the process it lives in; `ProcId.from_string` takes it."""
+        return self.actor_id.node
+
+    @property
+    def proc(self) -> Any:
+        """The process it lives in, as a proc mesh of one."""
+        return parts().proc_of(self.proc_ref, self.actor_id.node)
+
+    @property
+    def proc_mesh(self) -> Any:
+        """The proc mesh that it was spawned on, as a reference. The client has a mesh of one."""
+        return parts().mesh_of(self.proc_ref)
+
+
+class CreatorInstance(_OnProc, msgspec.Struct, frozen=True):
     """The creator of an actor: another actor, or the client, whose own `creator` is None."""
 
     actor_id: ActorId
@@ -41,21 +64,6 @@ class CreatorInstance(msgspec.Struct, frozen=True):
         """The name given at spawn; `client` for the client."""
         return self.actor_id.name
 
-    @property
-    def proc_id(self) -> str:
-        """The node name of the process it lives in."""
-        return self.actor_id.node
-
-    @property
-    def proc(self) -> Any:
-        """The process it lives in, as a proc mesh of one."""
-        return parts().proc_of(self.proc_ref, self.actor_id.node)
-
-    @property
-    def proc_mesh(self) -> Any:
-        """The proc mesh that it was spawned on, as a reference. The client has a mesh of one."""
-        return parts().mesh_of(self.proc_ref)
-
     def __repr__(self) -> str:
         return _lineage(self)
 
@@ -63,7 +71,7 @@ class CreatorInstance(msgspec.Struct, frozen=True):
 End: TypeAlias = Literal["stop", "abort", "kill"]
 
 
-class ActorInstance(msgspec.Struct, eq=False):
+class ActorInstance(_OnProc, msgspec.Struct, eq=False):
     """One actor as seen from inside. `rank` is its place in the mesh it was spawned in."""
 
     actor_id: ActorId
@@ -89,21 +97,6 @@ class ActorInstance(msgspec.Struct, eq=False):
     def name(self) -> str:
         """The name given at spawn."""
         return self.actor_id.name
-
-    @property
-    def proc_id(self) -> str:
-        """The node name of the process it lives in; `ProcId.from_string` takes it."""
-        return self.actor_id.node
-
-    @property
-    def proc(self) -> Any:
-        """The process it lives in, as a proc mesh of one."""
-        return parts().proc_of(self.proc_ref, self.actor_id.node)
-
-    @property
-    def proc_mesh(self) -> Any:
-        """The proc mesh that it was spawned on, as a reference. The client has a mesh of one."""
-        return parts().mesh_of(self.proc_ref)
 
     @property
     def creator(self) -> CreatorInstance | None:
