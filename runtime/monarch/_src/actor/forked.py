@@ -6,11 +6,15 @@ code had been the last line of a program, with an exit status of its own.
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import NoReturn
 
-from monarch._src.system.interpreter_exit import join_threads, run_exit_functions
+from monarch._src.system.interpreter_exit import (
+    exit_now,
+    exit_status,
+    join_threads,
+    run_exit_functions,
+)
 
 is_fork = False
 """Whether this process is a fork of a rank or client; it may have started its own session."""
@@ -28,19 +32,4 @@ def end_fork(error: BaseException | None) -> NoReturn:
         join_threads()
         run_exit_functions()
     finally:
-        try:
-            sys.stdout.flush()
-            sys.stderr.flush()
-        finally:
-            os._exit(status)
-
-
-def exit_status(end: SystemExit) -> int:
-    """The exit status of a SystemExit; a text is written to stderr, as Python does."""
-    code = end.code
-    if code is None:
-        return 0
-    if isinstance(code, int):
-        return code & 0xFF
-    sys.stderr.write(f"{code}\n")
-    return 1
+        exit_now(status)

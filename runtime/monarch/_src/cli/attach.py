@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from monarch._src.errors import SessionError
+from monarch._src.system.interpreter_exit import exit_status
 
 
 def run(name: str | None, script: str | None, arguments: Sequence[str], *, take: bool) -> int:
@@ -41,19 +42,11 @@ def run(name: str | None, script: str | None, arguments: Sequence[str], *, take:
         else:
             _prompt(session.name, {**names, "session": session})
     except SystemExit as end:
-        return _exit_status(end)
+        return exit_status(end)
     finally:
         with suppress(SessionError):  # another client has taken it over, or it has ended
             sessions.detach()
     return 0
-
-
-def _exit_status(end: SystemExit) -> int:
-    """The exit status that `python` would give this exception, with its message printed."""
-    if end.code is None or isinstance(end.code, int):
-        return end.code or 0
-    print(end.code, file=sys.stderr)
-    return 1
 
 
 def _prompt(name: str, names: dict[str, Any]) -> None:

@@ -58,6 +58,7 @@ from monarch._src.host.spawn_spec import (
     StartRank,
 )
 from monarch._src.net.local.interrupt import plain_signal
+from monarch._src.system.interpreter_exit import exit_now, exit_status
 from monarch._src.system.process import (
     adopt_orphans,
     allow_stack_reads_by,
@@ -359,17 +360,11 @@ class Zygote:
             _set_variables(start.env)
             status = begin(boot, self._lifeline, self._main)
         except SystemExit as end:
-            status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-            if isinstance(end.code, str):
-                sys.stderr.write(f"{end.code}\n")
+            status = exit_status(end)
         except BaseException as error:
             sys.excepthook(type(error), error, error.__traceback__)
         finally:
-            try:
-                sys.stdout.flush()
-                sys.stderr.flush()
-            finally:
-                os._exit(status)
+            exit_now(status)
 
     def _reap(self) -> None:
         found: list[Ended] = []

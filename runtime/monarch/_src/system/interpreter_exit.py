@@ -1,15 +1,17 @@
-"""The first steps of an interpreter's exit: join threads, then run exit functions.
+"""The steps of an interpreter's exit: join threads, run exit functions, flush, end with a status.
 
-Runs in: a process that ends by `os._exit`, which skips them, as a fork must so that it does not
-finalize its parent. On the thread that ends the process.
+Runs in: a process that ends by `os._exit`, which skips the first three, as a fork must so that it
+does not finalize its parent. On the thread that ends the process.
 """
 
 from __future__ import annotations
 
 import atexit
+import os
+import sys
 import threading
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 
 def join_threads(timeout_s: float | None = None) -> list[str]:
@@ -55,3 +57,23 @@ def _threads_to_join() -> list[threading.Thread]:
 def run_exit_functions() -> None:
     """Run the functions that the program has registered with `atexit`."""
     atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+
+
+def exit_status(end: SystemExit) -> int:
+    """The exit status of a SystemExit; a text is written to stderr, as Python does."""
+    code = end.code
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    sys.stderr.write(f"{code}\n")
+    return 1
+
+
+def exit_now(status: int) -> NoReturn:
+    """Write what the standard streams hold, and end this process."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
