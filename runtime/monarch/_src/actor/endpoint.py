@@ -31,6 +31,7 @@ from monarch._src.shape import IndexedMesh, Region
 
 if TYPE_CHECKING:
     from monarch._src.actor.call.call import Endpoint
+    from monarch._src.actor.future import Future
     from monarch._src.actor.ports import Port
 
 P = ParamSpec("P")
@@ -174,6 +175,12 @@ class Actor(IndexedMesh):
     """
 
     logger = _Logger()
+
+    if TYPE_CHECKING:  # what a mesh of instances has beside the endpoints; see `ActorMesh`
+
+        @property
+        def initialized(self) -> Future[None]: ...
+        def stop(self, reason: str | None = None) -> Future[None]: ...
 
     def _handle_undeliverable_message(self, message: Undeliverable) -> bool:
         """Called when a message that this actor sent without expecting an answer was not delivered.

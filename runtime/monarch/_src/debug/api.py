@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import Any, TypeAlias
 
+from monarch._src.actor.endpoint import Actor
 from monarch._src.debug.agent_connection import client_connection
 from monarch._src.debug.commands import Console, DebugCommands, Replies
 from monarch._src.debug.dap.client import Bridge, BridgedRank, Say
@@ -24,7 +25,7 @@ from monarch._src.mesh.meshes import ProcMesh, owned_meshes
 from monarch._src.mesh.selected_procs import procs_of
 
 Which: TypeAlias = (
-    "ProcMesh | ActorMesh | str | Selection | WaitingRank | Iterable[WaitingRank] | None"
+    "ProcMesh | ActorMesh | Actor | str | Selection | WaitingRank | Iterable[WaitingRank] | None"
 )
 
 
@@ -86,7 +87,7 @@ def resume(which: Which = None) -> Replies:
     return _commands().resume(found) if found else Replies()
 
 
-def break_in(mesh: ProcMesh | ActorMesh, *, timeout: float = 5.0) -> WaitingRanks:
+def break_in(mesh: ProcMesh | ActorMesh | Actor, *, timeout: float = 5.0) -> WaitingRanks:
     """Pause running endpoints; return the paused threads, at the latest after `timeout` seconds.
 
     An endpoint pauses at its current line, also inside `time.sleep`, `.get()` or `await`. One in C
@@ -136,7 +137,7 @@ def post_mortem(on: bool = True) -> None:
     _commands().keep_failures(on)
 
 
-def open_bridge(mesh: ProcMesh | ActorMesh, say: Say) -> Bridge:
+def open_bridge(mesh: ProcMesh | ActorMesh | Actor, say: Say) -> Bridge:
     """Open a Debug Adapter Protocol session with the ranks of a mesh or of a slice.
 
     Pass messages of the editor to `Bridge.said`; `say` is called with messages for the editor.

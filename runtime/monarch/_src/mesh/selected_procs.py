@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from monarch._src.actor.endpoint import Actor
 from monarch._src.mesh.actor_mesh import ActorMesh, call_target_of
 from monarch._src.mesh.meshes import ProcMesh, shared_procs
 from monarch._src.shape import ValueMesh
@@ -34,12 +35,12 @@ def coordinates(mesh: ProcMesh | ActorMesh | ValueMesh[Any]) -> Coordinates:
     return coordinates_of(mesh.sizes, mesh._region.ranks(), spawned)  # pyright: ignore[reportPrivateUsage]
 
 
-def procs_of(mesh: ProcMesh | ActorMesh) -> tuple[int, list[int]]:
+def procs_of(mesh: ProcMesh | ActorMesh | Actor) -> tuple[int, list[int]]:
     """The uid of the proc mesh and the ranks in it. TypeError if `mesh` is neither kind of mesh."""
     if isinstance(mesh, ActorMesh):
         target = call_target_of(mesh)
         return target.procs.uid, list(target.region.ranks())
-    if isinstance(mesh, ProcMesh):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if isinstance(mesh, ProcMesh):
         region = mesh._region  # pyright: ignore[reportPrivateUsage]
         return int(mesh.uid, 16), list(region.ranks())
     raise TypeError(f"{mesh!r} is not a mesh of procs or actors; give one, or a slice of one")

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from monarch._src.actor.endpoint import Actor
 from monarch._src.actor.runtime import Runtime, runtime_or_none
 from monarch._src.config import settings
 from monarch._src.errors import MessageLostError
@@ -68,7 +69,7 @@ def forget_history() -> None:
     _history.clear()
 
 
-Mesh = ProcMesh | ActorMesh
+Mesh = ProcMesh | ActorMesh | Actor
 
 
 class MeshGoneError(RuntimeError):
@@ -401,7 +402,7 @@ def _one_rank(mesh: Mesh, position: int) -> Mesh:
 class _Target:
     """The processes of a mesh that a fault is injected into."""
 
-    def __init__(self, run: Runtime, mesh: Mesh) -> None:
+    def __init__(self, run: Runtime, mesh: ProcMesh | ActorMesh) -> None:
         self._run = run
         if isinstance(mesh, ActorMesh):
             target = call_target_of(mesh)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from monarch._src.actor.endpoint import Actor
 from monarch._src.errors import StacksError
 from monarch._src.mesh.actor_mesh import ActorMesh
 from monarch._src.mesh.client import current_session
@@ -75,7 +76,7 @@ class FlameGraph:
 
 
 def flame_graph(
-    mesh: ProcMesh | ActorMesh | None = None,
+    mesh: ProcMesh | ActorMesh | Actor | None = None,
     *,
     seconds: int = 5,
     rate: int = 100,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from monarch._src.actor.endpoint import Actor
 from monarch._src.errors import StacksError
 from monarch._src.mesh.actor_mesh import ActorMesh
 from monarch._src.mesh.client import current_session
@@ -95,7 +96,7 @@ class Stacks:
 
 
 def stacks(
-    mesh: ProcMesh | ActorMesh | None = None,
+    mesh: ProcMesh | ActorMesh | Actor | None = None,
     *,
     full: bool = False,
     idle: bool = False,
@@ -128,7 +129,7 @@ def stacks(
     return of_answer(answer.meshes)
 
 
-def stacks_text(mesh: ProcMesh | ActorMesh, timeout_s: float) -> str:
+def stacks_text(mesh: ProcMesh | ActorMesh | Actor, timeout_s: float) -> str:
     """The stacks of a mesh as text; where they cannot be read, the reason."""
     try:
         return str(stacks(mesh, timeout=timeout_s))
@@ -141,7 +142,7 @@ def of_answer(meshes: Sequence[MeshStacksMessage]) -> Stacks:
     return Stacks(tuple(_mesh(found) for found in meshes))
 
 
-def _ranks_of(mesh: ProcMesh | ActorMesh | None) -> list[tuple[int, list[int]]]:
+def _ranks_of(mesh: ProcMesh | ActorMesh | Actor | None) -> list[tuple[int, list[int]]]:
     return owned_procs() if mesh is None else [procs_of(mesh)]
 
 
