@@ -100,7 +100,7 @@ class Regions:
                 shared_memory.sealed_file("keys", size),
                 shared_memory.sealed_file("probe", PROBE_BYTES),
             )
-            self._maps = tuple(
+            self._maps: tuple[tuple[int, int], ...] = tuple(
                 (shared_memory.map_shared(fd, n, writable=True), n)
                 for fd, n in zip(self._files, (size, PROBE_BYTES), strict=True)
             )

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from time import monotonic_ns
 from types import TracebackType
-from typing import Any, NamedTuple, ParamSpec, TypeVar, cast, overload
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, cast, overload
 
 from monarch._src.actor.attribution import Attribution, current_attribution
 from monarch._src.actor.endpoint import EndpointMethod
@@ -74,7 +74,7 @@ class Span:
         kind: type[BaseException] | None = None,
         error: BaseException | None = None,
         traceback: TracebackType | None = None,
-    ) -> bool:
+    ) -> Literal[False]:
         counts, elsewhere = self._counts, self._elsewhere
         if counts is None:
             raise RuntimeError(f"span {self.name!r} has not begun; use it as `with span(...):`")

@@ -6,7 +6,7 @@ Runs in: any process, on the calling thread. The modules that run a map are load
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from monarch._src.actor.endpoint import actor_class
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from monarch._src.errors import ItemError, ItemLostError
     from monarch._src.mesh.actor_mesh import ActorMesh
     from monarch._src.mesh.map.driver import MapRun
+    from monarch._src.mesh.map.results import MapResults
     from monarch._src.mesh.map.tasks import Ranks, TaskRun, TaskStream
     from monarch._src.wire.frames import Payload
 
@@ -218,31 +219,31 @@ class MapsItems:
         self, function: Callable[[T], R], items: Iterable[T], *, chunk_size: int | None = None,
         buffersize: int | None = None, on_error: Literal["raise"] = "raise",
         timeout: float | None = None, progress: bool = True,
-    ) -> Iterator[R]: ...  # fmt: skip
+    ) -> MapResults[R]: ...  # fmt: skip
     @overload
     def imap(
         self, function: Callable[[T], R], items: Iterable[T], *, chunk_size: int | None = None,
         buffersize: int | None = None, on_error: Literal["collect"],
         timeout: float | None = None, progress: bool = True,
-    ) -> Iterator[R | ItemError | ItemLostError]: ...  # fmt: skip
+    ) -> MapResults[R | ItemError | ItemLostError]: ...  # fmt: skip
     @overload
     def imap(
         self, function: Callable[..., R], items: Iterable[Any], more: Iterable[Any], /,
         *others: Iterable[Any], chunk_size: int | None = None, buffersize: int | None = None,
         on_error: Literal["raise"] = "raise", timeout: float | None = None, progress: bool = True,
-    ) -> Iterator[R]: ...  # fmt: skip
+    ) -> MapResults[R]: ...  # fmt: skip
     @overload
     def imap(
         self, function: Callable[..., R], items: Iterable[Any], more: Iterable[Any], /,
         *others: Iterable[Any], chunk_size: int | None = None, buffersize: int | None = None,
         on_error: Literal["collect"], timeout: float | None = None, progress: bool = True,
-    ) -> Iterator[R | ItemError | ItemLostError]: ...  # fmt: skip
+    ) -> MapResults[R | ItemError | ItemLostError]: ...  # fmt: skip
     def imap(
         self, function: Callable[..., Any], items: Iterable[Any], *more: Iterable[Any],
         chunk_size: int | None = None, buffersize: int | None = None,
         on_error: Literal["raise", "collect"] = "raise",
         timeout: float | None = None, progress: bool = True,
-    ) -> Iterator[Any]:  # fmt: skip
+    ) -> MapResults[Any]:  # fmt: skip
         """Run `function` on each item as `map` does; yields the values in the order of the items.
 
         Items are taken from the iterable as values are yielded, so that it may be endless, and
@@ -290,31 +291,31 @@ class MapsItems:
         self, function: Callable[[T], R], items: Iterable[T], *, chunk_size: int | None = None,
         buffersize: int | None = None, on_error: Literal["raise"] = "raise",
         timeout: float | None = None, progress: bool = True,
-    ) -> Iterator[R]: ...  # fmt: skip
+    ) -> MapResults[R]: ...  # fmt: skip
     @overload
     def imap_unordered(
         self, function: Callable[[T], R], items: Iterable[T], *, chunk_size: int | None = None,
         buffersize: int | None = None, on_error: Literal["collect"],
         timeout: float | None = None, progress: bool = True,
-    ) -> Iterator[R | ItemError | ItemLostError]: ...  # fmt: skip
+    ) -> MapResults[R | ItemError | ItemLostError]: ...  # fmt: skip
     @overload
     def imap_unordered(
         self, function: Callable[..., R], items: Iterable[Any], more: Iterable[Any], /,
         *others: Iterable[Any], chunk_size: int | None = None, buffersize: int | None = None,
         on_error: Literal["raise"] = "raise", timeout: float | None = None, progress: bool = True,
-    ) -> Iterator[R]: ...  # fmt: skip
+    ) -> MapResults[R]: ...  # fmt: skip
     @overload
     def imap_unordered(
         self, function: Callable[..., R], items: Iterable[Any], more: Iterable[Any], /,
         *others: Iterable[Any], chunk_size: int | None = None, buffersize: int | None = None,
         on_error: Literal["collect"], timeout: float | None = None, progress: bool = True,
-    ) -> Iterator[R | ItemError | ItemLostError]: ...  # fmt: skip
+    ) -> MapResults[R | ItemError | ItemLostError]: ...  # fmt: skip
     def imap_unordered(
         self, function: Callable[..., Any], items: Iterable[Any], *more: Iterable[Any],
         chunk_size: int | None = None, buffersize: int | None = None,
         on_error: Literal["raise", "collect"] = "raise",
         timeout: float | None = None, progress: bool = True,
-    ) -> Iterator[Any]:  # fmt: skip
+    ) -> MapResults[Any]:  # fmt: skip
         """Run `function` on each item as `imap` does; yields each value as it arrives.
 
         An error that is raised comes after the values that have arrived before it, one of the

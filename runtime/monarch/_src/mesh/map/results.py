@@ -8,15 +8,16 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from monarch._src.mesh.map.driver import Failed, MapRun, Result
 
+R = TypeVar("R")
 ENDING = "monarch-map-end"
 """The name of the thread that ends a map whose results are no longer wanted."""
 
 
-class MapResults(Iterator[Any]):
+class MapResults(Iterator[R]):
     """The results of `imap_unordered`, in the order in which they arrive. `close` ends the map."""
 
     def __init__(self, run: MapRun | None) -> None:
@@ -25,10 +26,10 @@ class MapResults(Iterator[Any]):
         self._ready: deque[Any] = deque()  # values to yield, in order
         self._error: Exception | None = None  # to raise after them
 
-    def __iter__(self) -> MapResults:
+    def __iter__(self) -> MapResults[R]:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> R:
         try:
             while not self._ready:
                 self._wait()
@@ -106,7 +107,7 @@ class MapResults(Iterator[Any]):
             pass  # the program ends, and its meshes with it
 
 
-class OrderedMapResults(MapResults):
+class OrderedMapResults(MapResults[R]):
     """The results of `imap`, in the order of the items."""
 
     def __init__(self, run: MapRun | None) -> None:
