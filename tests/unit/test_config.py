@@ -9,6 +9,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 import pytest
@@ -308,7 +309,7 @@ def _in_silence() -> Iterator[None]:
     )
 )
 def test_whatever_is_accepted_is_in_order_and_whatever_is_refused_is_not(
-    values: dict[str, float],
+    values: dict[str, Any],
 ) -> None:
     tried = Settings(**values)
     low, high = values.get("cleanup_timeout", 0), values.get("message_delivery_timeout", math.inf)

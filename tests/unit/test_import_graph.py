@@ -41,7 +41,7 @@ def imported(tree: ast.AST, known: Mapping[str, object]) -> Iterator[str]:
                 module = f"{node.module}.{alias.name}"
                 if module in known:
                     yield module
-                elif node.module in known:
+                elif node.module is not None and node.module in known:
                     yield node.module
 
 
@@ -83,7 +83,7 @@ def test_an_import_for_type_checkers_or_in_a_function_counts() -> None:
         "if TYPE_CHECKING:\n    from p.a import A\n"
         "def f():\n    import p.b\n    from p import c, name\n"
     )
-    known = dict.fromkeys(("p", "p.a", "p.b", "p.c"))
+    known: dict[str, object] = {"p": 1, "p.a": 1, "p.b": 1, "p.c": 1}
     assert sorted(imported(ast.parse(source), known)) == ["p", "p.a", "p.b", "p.c"]
 
 

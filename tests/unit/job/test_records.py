@@ -218,7 +218,7 @@ def test_an_attribute_error_of_the_job_s_own_code_stays_one(
     hosts: Path, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     FileJob(hosts, "a").state(path)
-    monkeypatch.setattr(FileJob, "can_run", lambda *_: path.no_such_thing)
+    monkeypatch.setattr(FileJob, "can_run", lambda *_: path.no_such_thing)  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(AttributeError, match="no_such_thing"):
         FileJob(hosts, "a").state(path)
 

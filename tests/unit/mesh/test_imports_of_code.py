@@ -40,7 +40,7 @@ def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
 class Base(Actor):
     @staticmethod
     def load() -> Any:
-        import big.models
+        import big.models  # pyright: ignore[reportMissingImports]
 
         return big.models
 
@@ -54,7 +54,7 @@ class OfBase(Base):
 class InEndpoint(Actor):
     @endpoint
     def step(self) -> Any:
-        from big import nn
+        from big import nn  # pyright: ignore[reportMissingImports]
 
         return nn
 
@@ -64,7 +64,7 @@ class InNested(Actor):
     def step(self) -> Any:
         def inner() -> Any:
             def innermost() -> Any:
-                import big as torch
+                import big as torch  # pyright: ignore[reportMissingImports]
 
                 return torch
 
@@ -76,7 +76,7 @@ class InNested(Actor):
 class InProperty(Actor):
     @property
     def model(self) -> Any:
-        import big
+        import big  # pyright: ignore[reportMissingImports]
 
         return big
 
@@ -85,7 +85,7 @@ class BehindWrapper(Actor):
     @endpoint
     @wrapped
     def step(self) -> Any:
-        import big
+        import big  # pyright: ignore[reportMissingImports]
 
         return big
 
@@ -111,8 +111,8 @@ def test_a_name_that_is_not_imported_is_not_noted() -> None:
 
 def test_what_a_function_imports_is_noted_and_what_is_not_installed_is_left_out() -> None:
     def fit() -> Any:
-        import absent
-        import vast
+        import absent  # pyright: ignore[reportMissingImports]
+        import vast  # pyright: ignore[reportMissingImports]
 
         return vast, absent
 

@@ -62,7 +62,7 @@ class MapWithUnit(numpy.memmap):
 
 
 def with_unit(kind: Any, unit: Any = "m", size: int = 6) -> Any:
-    made = numpy.arange(float(size)).view(kind)
+    made: Any = numpy.arange(float(size)).view(kind)
     made.unit = unit
     return made
 
@@ -103,12 +103,17 @@ def test_a_view_of_a_value_that_travelled_has_its_attribute() -> None:
 @pytest.mark.parametrize(
     "made",
     [
-        ma.array(numpy.arange(6), mask=[0, 1] * 3, hard_mask=True),
+        ma.array(numpy.arange(6), mask=[False, True] * 3, hard_mask=True),
         ma.array(numpy.arange(6.0), fill_value=3, hard_mask=True),
-        ma.array([(1, 2.0)] * 2, mask=[(0, 1)] * 2, dtype=[("a", "i1"), ("b", "f8")], hard_mask=1),
-        ma.array(["a", "b"], mask=[1, 0], fill_value="?", hard_mask=True),
-        ma.array([None, 1], mask=[1, 0], dtype=object, hard_mask=True),
-        ma.array(numpy.arange(6).view(numpy.memmap), mask=[0, 1] * 3, hard_mask=True),
+        ma.array(
+            [(1, 2.0)] * 2,
+            mask=[(False, True)] * 2,
+            dtype=[("a", "i1"), ("b", "f8")],
+            hard_mask=True,
+        ),
+        ma.array(["a", "b"], mask=[True, False], fill_value="?", hard_mask=True),
+        ma.array([None, 1], mask=[True, False], dtype=object, hard_mask=True),
+        ma.array(numpy.arange(6).view(numpy.memmap), mask=[False, True] * 3, hard_mask=True),
         ma.array(numpy.ones(SEGMENT_FROM), mask=False, hard_mask=True),
     ],
     ids=["numbers", "no mask", "fields", "text", "objects", "memory map", "large"],
@@ -126,11 +131,11 @@ def test_a_hard_mask_stays_hard(made: Any) -> None:
 
 def test_an_array_without_a_mask_gets_none() -> None:
     assert travelled(ma.array([1, 2])).mask is ma.nomask
-    assert travelled(ma.array([1, 2], mask=[0, 0])).mask.tolist() == [False, False]
+    assert travelled(ma.array([1, 2], mask=[False, False])).mask.tolist() == [False, False]
 
 
 def test_what_views_of_a_masked_array_inherit_travels() -> None:
-    made = ma.array(with_unit(WithUnit), mask=[0, 1] * 3, hard_mask=True)
+    made = ma.array(with_unit(WithUnit), mask=[False, True] * 3, hard_mask=True)
     back = travelled(made)
     assert back.unit == back[1:].unit == "m"
     assert back.baseclass is WithUnit

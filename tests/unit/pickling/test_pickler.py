@@ -22,13 +22,14 @@ from monarch._src.pickling.pickler import LARGEST_PLAIN, dumps, is_atom, loads
 from monarch._src.wire import memory_copies as memory
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.segment_refs import SEGMENT_FROM
+from tests.support.payloads import buffers_of
 
 LARGE = b"large" * SEGMENT_FROM
 
 
 def over_the_wire(payload: Payload) -> Payload:
     """The same bytes in other memory, writable, as they come off a socket."""
-    return Payload(bytes(payload.body), [memoryview(bytearray(b)) for b in payload.buffers])
+    return Payload(bytes(payload.body), [memoryview(bytearray(b)) for b in buffers_of(payload)])
 
 
 def travelled(value: Any, **options: Any) -> Any:
@@ -341,7 +342,7 @@ def test_arrays_of_any_layout_arrive_equal_and_can_be_written_to(name: str) -> N
 @settings(max_examples=10)
 def test_a_copy_of_memory_is_equal_and_apart(size: int, first: int, step: int) -> None:
     original = (np.arange(size, dtype=np.uint32) * step + first).astype(np.uint8)
-    copy = memory.copied(memoryview(original))
+    copy = memory.copied(original.data)
     found = np.frombuffer(copy, np.uint8)
     np.testing.assert_array_equal(found, original)
     original += 1
@@ -408,7 +409,7 @@ def test_an_array_that_goes_to_the_same_process_is_not_the_same_array() -> None:
 def test_an_array_that_cannot_change_is_sent_as_it_stands(seen: Any) -> None:
     array = np.frombuffer(seen, np.uint8)
     for shown in (array, array[7:], array.view(np.int8)[:SEGMENT_FROM]):
-        (buffer,) = dumps(shown).buffers
+        (buffer,) = buffers_of(dumps(shown))
         assert np.shares_memory(np.frombuffer(buffer, np.uint8), array)
 
 
@@ -419,7 +420,8 @@ def test_one_that_is_only_shown_read_only_can_change_and_is_copied() -> None:
     exported = np.frombuffer(memoryview(bytearray(LARGE)).toreadonly(), np.uint8)
     payload = dumps([shown, exported])
     memory[:] = 0
-    exported.base.obj[:] = bytes(len(LARGE))
+    base: Any = exported.base
+    base.obj[:] = bytes(len(LARGE))
     first, second = loads(payload)
     assert first.sum() == SEGMENT_FROM
     assert second.tobytes() == LARGE
@@ -429,7 +431,7 @@ def test_one_that_is_only_shown_read_only_can_change_and_is_copied() -> None:
 def test_every_buffer_is_flat_whatever_the_layout_of_its_array() -> None:
     base = np.zeros((64, 32, 32))
     arrays = [base, np.asfortranarray(base), base.astype("i2"), base.astype("c16"), base.T]
-    for buffer in dumps(arrays).buffers:
+    for buffer in buffers_of(dumps(arrays)):
         view = memoryview(buffer)
         assert (view.ndim, view.format, view.nbytes) == (1, "B", len(buffer))
 

@@ -7,13 +7,14 @@ import pytest
 
 from monarch._src.pickling.pickler import dumps, loads
 from monarch._src.wire.frames import Payload
+from tests.support.payloads import buffers_of
 
 torch = pytest.importorskip("torch")
 
 
 def over_the_wire(payload: Payload) -> Payload:
     """The same bytes in other memory, writable, as they come off a socket."""
-    return Payload(bytes(payload.body), [memoryview(bytearray(b)) for b in payload.buffers])
+    return Payload(bytes(payload.body), [memoryview(bytearray(b)) for b in buffers_of(payload)])
 
 
 @pytest.mark.parametrize("loose", [False, True])

@@ -61,7 +61,7 @@ def test_what_is_read_only_is_known_as_such(value: Any) -> None:
         (numpy.zeros(8)[::2], ValueError, "flattened"),
         (torch.zeros(2, 3), ValueError, "flatten()"),
         (torch.ones(3, dtype=torch.complex64).conj(), ValueError, "resolve_conj()"),
-        (torch._neg_view(torch.ones(3)), ValueError, "resolve_neg()"),
+        (torch._neg_view(torch.ones(3)), ValueError, "resolve_neg()"),  # pyright: ignore[reportPrivateImportUsage]
         (numpy.zeros(3, "M8[s]"), TypeError, "`.view('u1')`"),
         (numpy.zeros(3, [("a", "i4"), ("b", object)]), TypeError, "Python objects"),
         (torch.zeros(8)[::2], ValueError, "strides (2,)"),
@@ -83,7 +83,7 @@ def test_the_owner_of_memory_is_what_tells_of_its_end() -> None:
     assert memory_of(tensor[2:]).root is tensor.untyped_storage()
     own = numpy.zeros(8)
     assert memory_of(own[2:]).root is own
-    assert memory_of(memoryview(own)).root is own
+    assert memory_of(own.data).root is own
     assert memory_of(numpy.frombuffer(bytearray(8), numpy.uint8)).root is None
     assert memory_of(bytearray(8)).root is None
 

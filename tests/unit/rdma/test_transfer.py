@@ -34,6 +34,7 @@ class Recording:
 
     name: ClassVar[str] = "recording"
     at_once: ClassVar[bool] = True
+    takes_gpus: ClassVar[bool] = False
 
     def __init__(self, piece: int, fails_after: int = 1 << 30) -> None:
         self.piece = piece

@@ -21,6 +21,7 @@ from monarch._src.wire.messages import Call
 from monarch._src.wire.segment_refs import SEGMENT_FROM
 from monarch.buffers import Buffer, FrozenBuffer
 from monarch.config import configured
+from tests.support.payloads import buffers_of
 
 CALL = Call(1, 2, "step", 0, [], [])
 LARGE = bytes(range(256)) * (SEGMENT_FROM // 256)
@@ -76,7 +77,8 @@ def test_a_frozen_buffer_reads_as_a_file_of_all_that_was_written(
             assert buffer.write(kind(data)) == len(data)
     content = b"".join(data for data, _ in writes)
     assert len(buffer) == len(content)
-    found, file = buffer.freeze(), io.BytesIO(content)
+    found: Any = buffer.freeze()
+    file = io.BytesIO(content)
     for step, size in steps:
         rest = content[file.tell() :]
         assert len(found) == len(rest)
@@ -249,7 +251,7 @@ def test_what_is_frozen_cannot_be_changed() -> None:
 def test_a_frozen_buffer_is_a_buffer() -> None:
     found = frozen(b"s" * 10, b"l" * 1000)
     assert memoryview(found) == b"s" * 10 + b"l" * 1000
-    assert np.frombuffer(found, np.uint8).sum() == 10 * ord("s") + 1000 * ord("l")
+    assert np.frombuffer(found, np.uint8).sum() == 10 * ord("s") + 1000 * ord("l")  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 # --- travelling -----------------------------------------------------------------------------------
@@ -270,7 +272,7 @@ def test_large_pieces_are_sent_as_they_stand_and_arrive_apart() -> None:
 
 def test_what_arrived_is_sent_on_as_it_stands() -> None:
     arrived = travelled(frozen(LARGE, b"end" * 100))
-    (buffer,) = dumps(arrived).buffers
+    (buffer,) = buffers_of(dumps(arrived))
     (piece, _) = arrived
     assert np.shares_memory(np.frombuffer(buffer, np.uint8), np.frombuffer(piece, np.uint8))
     assert travelled(arrived).read() == LARGE + b"end" * 100

@@ -37,6 +37,7 @@ from monarch._src.wire.messages import (
 )
 from monarch._src.wire.msgpack_text import decode_surrogates, encode_surrogates
 from monarch._src.wire.segment_refs import SEGMENT_FROM, InSegment
+from tests.support.payloads import buffers_of
 from tests.unit.wire.drawn import ANY_TEXT, EXAMPLES, of_type
 
 CALL = Call(1 << 40, 3, "step", 2, ["gpus"], [8])
@@ -60,7 +61,7 @@ BODIES = st.one_of(
 
 
 def plain(payload: Payload) -> tuple[bytes, list[bytes]]:
-    return bytes(payload.body), [bytes(buffer) for buffer in payload.buffers]
+    return bytes(payload.body), [bytes(buffer) for buffer in buffers_of(payload)]
 
 
 def joined(frames: list[Buffer]) -> list[bytes]:
@@ -388,5 +389,5 @@ def test_loose_memory_is_copied_before_it_is_kept() -> None:
     settled, own = payload.settled(), payload.own()
     scratch[:] = b"after!"
     for kept in (settled, own):
-        assert [bytes(part) for part in kept.buffers] == [b"before", b"fixed"]
+        assert [bytes(part) for part in buffers_of(kept)] == [b"before", b"fixed"]
         assert not kept.loose

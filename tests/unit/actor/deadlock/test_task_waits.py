@@ -18,7 +18,7 @@ async def by_hand(future: asyncio.Future[None]) -> None:
 
 
 async def by_group(future: asyncio.Future[None]) -> None:
-    async with asyncio.TaskGroup() as group:
+    async with asyncio.TaskGroup() as group:  # pyright: ignore[reportAttributeAccessIssue]
         group.create_task(by_hand(future))
         group.create_task(asyncio.sleep(0))
 
@@ -48,7 +48,7 @@ async def in_time(future: asyncio.Future[None]) -> None:
 
 
 async def by_deadline(future: asyncio.Future[None]) -> None:
-    async with asyncio.timeout(3600):
+    async with asyncio.timeout(3600):  # pyright: ignore[reportAttributeAccessIssue]
         await future
 
 

@@ -95,7 +95,9 @@ def test_attributes_do_not_hide_the_place() -> None:
 
 
 def test_series_that_become_equal_are_added_up() -> None:
-    rows = [a_sum("x", 1.0, **{"a.b": "1"}), a_sum("x", 2.0, **{"a-b": "1"})]
+    dotted: dict[str, Any] = {"a.b": "1"}
+    dashed: dict[str, Any] = {"a-b": "1"}
+    rows = [a_sum("x", 1.0, **dotted), a_sum("x", 2.0, **dashed)]
     (sample,) = parsed({"metric_sums": rows})["monarch_program_x"].samples
     assert sample.value == 3
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 from collections import deque
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -18,9 +19,11 @@ from hypothesis import strategies as st
 from monarch._src.host.state.cast_relay import HELD_S, merge, packed, unpacked
 from monarch._src.host.state.cast_tree import (
     MOST_ROWS,
+    Answered,
     CastOrder,
     Done,
     HostRange,
+    Key,
     SendToHead,
     Stuck,
     TreeRelays,
@@ -156,7 +159,7 @@ def test_what_is_held_for_long_is_told_at_once_and_goes_up_all_the_same() -> Non
 # --- many hosts, any order, any deaths ------------------------------------------------------------
 
 
-def as_told(done: Done) -> Any:
+def as_told(done: Done) -> tuple[Key, int, int, Sequence[Answered], Sequence[int]]:
     return done.key, done.place, done.call, done.answers, done.missing
 
 

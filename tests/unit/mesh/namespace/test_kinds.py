@@ -140,7 +140,7 @@ def hard() -> Any:
 
 
 def with_info() -> Any:
-    made = ma.array(NUMBERS.view(numpy.matrix), mask=NUMBERS > 20)
+    made: Any = ma.array(NUMBERS.view(numpy.matrix), mask=NUMBERS > 20)
     made._optinfo["unit"] = made.unit = "m"
     return made
 
@@ -199,13 +199,17 @@ MASKED: dict[str, Any] = {
     "own fill_value": masked(fill_value=3.5),
     "fill_value NaN": masked(fill_value=numpy.nan),
     "hard mask": hard(),
-    "masked int8": ma.array(numpy.arange(6, dtype="i1"), mask=[0, 1] * 3, fill_value=9),
-    "masked text": ma.array(["a", "bb", "ccc"] * 2, mask=[0, 0, 1] * 2),
-    "masked dates": ma.array(numpy.arange(6).astype("M8[D]"), mask=[1, 0, 0] * 2),
-    "masked objects": ma.array([None, 1, "x"] * 2, mask=[1, 0, 0] * 2, dtype=object),
-    "masked fields": ma.array([(1, 2.0)] * 6, mask=[(0, 1), (1, 0)] * 3, dtype=RECORD),
+    "masked int8": ma.array(numpy.arange(6, dtype="i1"), mask=[False, True] * 3, fill_value=9),
+    "masked text": ma.array(["a", "bb", "ccc"] * 2, mask=[False, False, True] * 2),
+    "masked dates": ma.array(numpy.arange(6).astype("M8[D]"), mask=[True, False, False] * 2),
+    "masked objects": ma.array([None, 1, "x"] * 2, mask=[True, False, False] * 2, dtype=object),
+    "masked fields": ma.array(
+        [(1, 2.0)] * 6, mask=[(False, True), (True, False)] * 3, dtype=RECORD
+    ),
     "masked matrix": ma.array(NUMBERS.view(numpy.matrix), mask=NUMBERS > 3),
-    "masked recarray": ma.array(numpy.zeros(6, RECORD).view(numpy.recarray), mask=[(0, 1)] * 6),
+    "masked recarray": ma.array(
+        numpy.zeros(6, RECORD).view(numpy.recarray), mask=[(False, True)] * 6
+    ),
     "masked, with info": with_info(),
     "masked without rows": masked()[:0],
     "masked memory map": ma.array(NUMBERS.view(numpy.memmap), mask=NUMBERS > 3),
@@ -385,7 +389,7 @@ WIDENED: list[tuple[list[Any], str]] = [
     ([numpy.array(["a"]), numpy.array(["abcdef"]), numpy.array([], dtype="U9")], "<U9"),
     ([numpy.array([b"a"]), numpy.array([b"abcdef"])], "|S6"),
     ([numpy.arange(2, dtype=">i4"), numpy.arange(2, dtype="<i4")], "int32"),
-    ([ma.array([1], mask=[1], dtype="i1"), ma.array([1 << 40], mask=[0])], "int64"),
+    ([ma.array([1], mask=[True], dtype="i1"), ma.array([1 << 40], mask=[False])], "int64"),
     ([sparse.csr_array(numpy.eye(2, dtype="f4")), sparse.csr_array(numpy.eye(2))], "float64"),
 ]
 

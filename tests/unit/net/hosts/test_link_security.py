@@ -11,7 +11,7 @@ import re
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -188,7 +188,9 @@ def test_who_dials_knows_a_false_worker_and_says_nothing_to_it(
     assert false.messages.empty()
 
 
-@settings(max_examples=MALFORMED // 5, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=MALFORMED // 5, suppress_health_check=cast("list[HealthCheck]", list(HealthCheck))
+)
 @given(
     st.binary(min_size=1, max_size=300)
     # What looks like a greeting, and then anything; the largest size that a frame can announce.
@@ -236,7 +238,10 @@ def raw_target(guarded: Guarded) -> Iterator[Guarded]:
         min_size=20, max_size=20,
     )
 )  # fmt: skip
-@settings(max_examples=max(1, MALFORMED // 20), suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=max(1, MALFORMED // 20),
+    suppress_health_check=cast("list[HealthCheck]", list(HealthCheck)),
+)
 def test_malformed_messages_of_who_has_a_key_are_dropped_and_the_others_work_on(
     fuzzed: tuple[Guarded, Any], messages: list[list[bytes]]
 ) -> None:

@@ -262,7 +262,9 @@ def test_closing_ends_every_wait(make_node: MakeNode, sockets: Path) -> None:
 
         run_all(waits, waits, lambda node=node: node.wait(Waitable(), idle=True), node.close)
         assert ended == [False, False]
-        assert not node.leader._thread.is_alive()
+        thread = node.leader._thread
+        assert thread is not None
+        assert not thread.is_alive()
         assert not node.wait(Waitable())
 
 

@@ -23,6 +23,7 @@ from monarch._src.net.local.waitable import UnmanagedWait, Waitable
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import OK, AnyMessage, FlushOutput, OutputFlushed, Reply
 from monarch._src.wire.segment_refs import SEGMENT_FROM
+from tests.support.payloads import buffers_of
 from tests.unit.net.asker import PATIENCE_S, Asker, MakeNode
 
 
@@ -259,7 +260,7 @@ def test_an_interrupt_between_two_writes_is_raised_when_the_message_is_whole(
 
     def keep(peer: str, message: AnyMessage, payload: Payload) -> None:
         if isinstance(message, Reply):
-            came.append([bytes(payload.body), *map(bytes, payload.buffers)])
+            came.append([bytes(payload.body), *map(bytes, buffers_of(payload))])
             if message.call == 2:
                 done.finish()
 

@@ -132,7 +132,7 @@ class Traffic(RuleBasedStateMachine):
         self.links: FaultyLinks[int] = FaultyLinks("me")
         self.now = 0.0
         self.number = 0
-        self.rules: set[int] = set()
+        self.numbers: set[int] = set()
         self.sent: dict[tuple[str, str], list[int]] = {}
         self.out: dict[tuple[str, str], list[int]] = {}
         self.lane_of: dict[int, tuple[str, str]] = {}
@@ -143,14 +143,14 @@ class Traffic(RuleBasedStateMachine):
     )  # fmt: skip
     def begin(self, peers: set[str], others: bool, holds: bool, delay: float, both: bool) -> None:
         self.number += 1
-        self.rules.add(self.number)
+        self.numbers.add(self.number)
         self.links.ruled(LinkRule(self.number, tuple(peers), others, holds, delay, both=both))
 
-    @precondition(lambda self: self.rules)
+    @precondition(lambda self: self.numbers)
     @rule(data=st.data())
     def lift(self, data: st.DataObject) -> None:
-        number = data.draw(st.sampled_from(sorted(self.rules)))
-        self.rules.discard(number)
+        number = data.draw(st.sampled_from(sorted(self.numbers)))
+        self.numbers.discard(number)
         assert self.links.lifted(number) == []
 
     @rule(direction=st.sampled_from([IN, OUT, VIA_AGENT]), node=st.sampled_from("ab"))
@@ -183,7 +183,7 @@ class Traffic(RuleBasedStateMachine):
         assert on_the_way == self.links.waiting()
 
     def teardown(self) -> None:
-        for number in self.rules:
+        for number in self.numbers:
             self.links.lifted(number)
         for direction in (IN, OUT, VIA_AGENT):
             for item in self.links.due(direction, inf):

@@ -111,7 +111,8 @@ def test_what_is_sent_in_one_go_is_received_in_parts(pair: Pair, each: int) -> N
             assert pair[1].receive(memoryview(came)[at : at + each])
         assert came == one
     thread.join()
-    assert len(getattr(pair[1], "_opened", memoryview(b"")).obj) == 0, "it keeps no record"
+    opened: Any = getattr(pair[1], "_opened", memoryview(b""))
+    assert len(opened.obj) == 0, "it keeps no record"
 
 
 def test_parts_that_were_not_received_yet_are_the_next_object_s(pair: Pair) -> None:

@@ -123,12 +123,12 @@ class OnDevice(torch.Tensor):
     """As a tensor of a GPU is, as far as is looked at, for a torch that has none."""
 
     there: DeviceArray
-    index: int
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]
 
     @staticmethod
     def __new__(cls, there: DeviceArray, device: str = "cuda:0", numbers: int = 0) -> OnDevice:
         made = torch.Tensor._make_wrapper_subclass(
-            cls, (numbers or len(there),), dtype=torch.uint8, device=device
+            cls, (numbers or len(there),), dtype=torch.uint8, device=torch.device(device)
         )
         made.there = there
         return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -41,9 +41,9 @@ def test_rounds_cover_each_piece_once_in_order_and_fit(sizes: list[int], room: i
 class Recorder:
     """A link that moves between memory of this process, and says what a GPU had to do meanwhile."""
 
-    name = "recorder"
-    at_once = False
-    takes_gpus = False
+    name: ClassVar[str] = "recorder"
+    at_once: ClassVar[bool] = False
+    takes_gpus: ClassVar[bool] = False
     piece = 1 << 26
     streams = 1
 

@@ -41,7 +41,7 @@ def test_a_collective_that_a_rank_did_not_come_to_waits_in_vain() -> None:
 
 def test_a_group_that_a_rank_did_not_come_to_make_is_made_in_vain() -> None:
     watch = GroupWatch(0)
-    watch.on_absence(absence(**{MAKING: 1}), 0.0)
+    watch.on_absence(Absence(3, STEP, {MAKING: 1}, "rank 3 raised ValueError"), 0.0)
     assert watch.check([group(1, MAKING)], runs_all, 0.0) is None  # made before it has raised
     assert watch.check([group(2, MAKING, frozenset({0, 1}))], runs_all, 0.0) is None
     assert watch.check([group(2, MAKING)], runs_all, 0.0) == (
