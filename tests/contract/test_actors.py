@@ -73,7 +73,7 @@ def test_an_endpoint_is_marked_with_and_without_options(four: ProcMesh) -> None:
     assert marked.all_options.call_one().get() == "all options"
 
 
-@pytest.mark.parametrize("what", [Actor, staticmethod(len), classmethod(len), 3], ids=str)
+@pytest.mark.parametrize("what", [Actor, staticmethod(len), classmethod(len), 3], ids=str)  # pyright: ignore[reportArgumentType]
 @pytest.mark.parametrize("mark", [endpoint, concurrent_endpoint], ids=["endpoint", "concurrent"])
 def test_what_is_no_method_cannot_be_an_endpoint(mark: Any, what: Any) -> None:
     with pytest.raises(TypeError):
@@ -279,7 +279,7 @@ def test_overlapping_calls_are_cancelled_and_awaited_before_clean_up(
 class ByPort(Actor):
     """Returns what nobody sees."""
 
-    @endpoint(explicit_response_port=True)
+    @endpoint(explicit_response_port=True)  # pyright: ignore[reportCallIssue, reportArgumentType]
     def answer_and_return(self, port: Port[str], value: str) -> str:
         port.send(value)
         return "dropped"
@@ -297,7 +297,7 @@ class ByPort(Actor):
 class AsyncByPort(Actor):
     """The same on an event loop."""
 
-    @endpoint(explicit_response_port=True)
+    @endpoint(explicit_response_port=True)  # pyright: ignore[reportCallIssue, reportArgumentType]
     async def answer_and_return(self, port: Port[str], value: str) -> str:
         port.send(value)
         return "dropped"

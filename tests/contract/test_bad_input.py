@@ -71,7 +71,7 @@ class Meshes:
 
     def __init__(self, procs: ProcMesh) -> None:
         self.procs = procs
-        self.echo = procs.spawn("echo", Echo)
+        self.echo: Any = procs.spawn("echo", Echo)  # of no type: cases call it wrongly
         self.failing = procs.spawn("failing", Failing)
         self.stopped = procs.spawn("stopped", Counter)
         self.stopped.stop().get(timeout=60)

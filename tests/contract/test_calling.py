@@ -157,7 +157,9 @@ def test_an_accumulator_takes_the_arguments_of_the_endpoint_and_begins_with_the_
     listed = Accumulator(adding.plus_rank, [], lambda so_far, each: [*so_far, each])
     assert sorted(listed.accumulate(1, times=2).get()) == [2, 4, 6, 8]
     assert sorted(listed.accumulate(0).get()) == [0, 1, 2, 3], "the identity is as it was"
-    one = Accumulator(adding.slice(gpus=3).plus_rank, (), lambda so_far, each: (*so_far, each))
+    one = Accumulator(
+        adding.slice(gpus=3).plus_rank, tuple[int, ...](), lambda so_far, each: (*so_far, each)
+    )
     assert one.accumulate(7).get() == (7,)
 
 
@@ -167,7 +169,9 @@ def test_an_accumulator_folds_in_the_order_in_which_answers_came(
     echo = four.spawn("echo", Echo)
     held = echo.slice(gpus=0).pass_gate.call_one(gate.gate)
     gate.wait_entered()
-    order = Accumulator(echo.rank, (), lambda so_far, rank: (*so_far, rank)).accumulate()
+    order = Accumulator(
+        echo.rank, tuple[int, ...](), lambda so_far, rank: (*so_far, rank)
+    ).accumulate()
     assert echo.slice(gpus=slice(1, 4)).rank.call().get().values() == [0, 1, 2]
     gate.open()
     assert order.get()[-1] == 0

@@ -275,7 +275,7 @@ def test_after_a_wait_for_ran_out_the_endpoint_goes_on_unless_its_call_is_cancel
 
 @pytest.mark.parametrize("kind", [ActorMesh, ValueMesh, Future, Port, PortReceiver, Channel])
 def test_types_are_subscripted_in_annotations(kind: Any) -> None:
-    def annotated(given: kind[Echo]) -> None: ...
+    def annotated(given: kind[Echo]) -> None: ...  # pyright: ignore[reportInvalidTypeForm]
 
     found = typing.get_type_hints(annotated, localns={"kind": kind})["given"]
     assert typing.get_origin(found) is kind
