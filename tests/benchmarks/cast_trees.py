@@ -69,7 +69,7 @@ class Simulation:
         while True:
             time, _, who, what = heapq.heappop(self.queue)
             if what is None:  # the ranks there have answered
-                done = boughs[int(who)].own_done(KEY, [(int(who), 1, 0, b"x")])
+                done = boughs[int(who)].own_done(KEY, [(int(who), 1, 0, b"x")], time)
                 self.tell(who, done, time)
                 continue
             time = self.use(who, time, self.costs.receive)
@@ -87,7 +87,7 @@ class Simulation:
                 if not forest.standing():
                     return time
             else:
-                found = boughs[int(who)].child_done(KEY, what.place, 1, what.answers, ())
+                found = boughs[int(who)].child_done(KEY, what.place, 1, what.answers, (), time)
                 self.tell(who, found, time)
 
     def tell(self, who: str, found: list[Done], now: float) -> None:

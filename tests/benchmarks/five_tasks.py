@@ -203,7 +203,7 @@ class Ray:
             def run(self, function: Any, *arguments: Any) -> Any:
                 return function(*arguments)
 
-        self.actors: list[Any] = [Worker.remote() for _ in range(WORKERS)]
+        self.actors: list[Any] = [Worker.remote() for _ in range(WORKERS)]  # pyright: ignore[reportAttributeAccessIssue]
         ray.get([actor.run.remote(len, b"") for actor in self.actors])
         return ray.__version__
 

@@ -40,7 +40,7 @@ def microseconds(work: Callable[[], object], number: int) -> float:
 
 
 def by_cloudpickle(value: object) -> bytes:
-    file = io.BytesIO()
+    file: Any = io.BytesIO()
     pickler._Pickler(file, []).dump(value)
     return file.getvalue()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from monarch.actor import this_host
 from tests.browser.accessible import assert_accessible
@@ -27,7 +27,7 @@ from tests.integration.debugging import Stepper
 pytestmark = pytest.mark.browser
 PATIENCE_S = PATIENCE_MS / 1000
 NAME = "trainer" if WITH_PICTURES else HOSTILE
-SIZE = {"width": 1200, "height": 720}
+SIZE: ViewportSize = {"width": 1200, "height": 720}
 
 
 @dataclass

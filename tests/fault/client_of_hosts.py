@@ -58,7 +58,7 @@ class Rank(Actor):
         return number
 
     @endpoint
-    def ignore(self, _filling: bytes) -> None:
+    def ignore(self, _filling: object) -> None:
         pass
 
     @endpoint

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from monarch.actor import Actor, ActorError, ActorMesh, ProcMesh, SupervisionError, endpoint
+from monarch.actor import Actor, ActorError, ProcMesh, SupervisionError, endpoint
 from monarch.debug import DebugError, open_bridge, waiting
 from monarch.observe import cancel_calls, kill_procs, open_calls
 from tests.conftest import Faults
@@ -48,7 +48,7 @@ class Inside(Actor):
         sys.modules[module] = None  # pyright: ignore[reportArgumentType]  # as an import that fails
 
 
-def stepper_of(spawn_procs: Spawn, kind: type[Stepper], second: bool) -> tuple[ProcMesh, ActorMesh]:
+def stepper_of(spawn_procs: Spawn, kind: type[Stepper], second: bool) -> tuple[ProcMesh, Stepper]:
     procs = spawn_procs({"gpus": 1}, name="workers")
     if second:  # the first has the main thread
         procs.spawn("first", Stepper).ping.call().get(timeout=PATIENCE_S)

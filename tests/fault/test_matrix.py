@@ -125,9 +125,10 @@ class Scene:
 
     def end(self) -> None:
         """Nothing of the mesh is left."""
-        if self.stopping is None:
-            self.stopping = self.mesh.stop()
-        assert self.stopping.get(timeout=PATIENCE_S) is None
+        stopping: Any = self.stopping
+        if stopping is None:
+            stopping = self.mesh.stop()
+        assert stopping.get(timeout=PATIENCE_S) is None
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-import atheris
+import atheris  # pyright: ignore[reportMissingModuleSource]
 
 # What is imported in here is instrumented.
-with atheris.instrument_imports(include=["monarch", "monarch_jupyter"]):
+with atheris.instrument_imports(include=["monarch", "monarch_jupyter"]):  # pyright: ignore[reportAttributeAccessIssue]
     from monarch._src.host.status_board import Board
     from tests.fuzz.mutating import Bytes
     from tests.fuzz.parsers import parsers

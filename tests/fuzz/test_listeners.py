@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
@@ -240,7 +241,8 @@ def test_the_port_for_payloads_hangs_up_on_nonsense_and_reads_what_is_meant_alon
         assert session is not None
         assert session.sites is not None
         (site,) = session.sites.held()
-        place, incarnation = session.sites._bulk.connector(site, time.monotonic() + PATIENCE_S)
+        sites: Any = session.sites
+        place, incarnation = sites._bulk.connector(site, time.monotonic() + PATIENCE_S)
         assert isinstance(place, ServerAddress)
         pid, source, before = listening.process.pid, Seeded(SEED), 0
         own = msgspec.structs.replace(asked[0], pid=pid)

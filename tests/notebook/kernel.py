@@ -40,7 +40,7 @@ class Shown:
         return _ESCAPES.sub("", "\n".join(line for block in blocks for line in block))
 
     @property
-    def result(self) -> dict[str, str]:
+    def result(self) -> dict[str, Any]:
         """The value of the last line, by mime type."""
         return next(iter(self._data("execute_result")), {})
 

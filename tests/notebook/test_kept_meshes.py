@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,7 +81,8 @@ def test_a_kernel_killed_in_the_middle_of_a_call_is_followed_by_one_that_finds_t
             first.client.execute("trainers.step.call(gate).get()")
             gate.wait_entered(2)
             os.kill(pid, signal.SIGKILL)
-            first.manager.provisioner.process.wait()
+            provisioner: Any = first.manager.provisioner
+            provisioner.process.wait()
         with a_kernel() as second, ending(second):
             shown = second.ok(f"%monarch attach {name}").stdout.splitlines()
             assert shown == [
@@ -149,6 +151,7 @@ def test_detach_lets_go_and_attach_takes_up_in_the_same_kernel(name: str) -> Non
 
 SHOWING = """
 from monarch.actor import Actor, endpoint
+from typing import Any
 class Showing(Actor):
     @endpoint
     def show(self):

@@ -26,11 +26,12 @@ class Page:
         self.received: list[StreamMessage] = []
 
     def take(self, message: StreamMessage) -> None:
-        message = json.loads(json.dumps(message))
-        self.received.append(message)
+        self.received.append(json.loads(json.dumps(message)))
+        message = self.received[-1]
         if message["type"] == "snapshot":
             self.meshes = {m["uid"]: self._whole(m, {}) for m in message["meshes"]}
         else:
+            assert message["type"] == "delta"
             assert self.seq is not None
             assert message["seq"] == self.seq + 1
             for uid in message["gone"]:
