@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from monarch.actor import ActorMesh, ProcMesh
+from monarch.actor import Actor, ActorMesh, ProcMesh
 from monarch.debug import open_bridge
 from tests.integration.programs import PATIENCE_S
 
@@ -79,7 +79,7 @@ class DapClient:
 
 
 @contextmanager
-def debugging(mesh: ProcMesh | ActorMesh) -> Iterator[DapClient]:
+def debugging(mesh: ProcMesh | ActorMesh | Actor) -> Iterator[DapClient]:
     """A client of those ranks that has begun."""
     came: queue.SimpleQueue[Message] = queue.SimpleQueue()
     with open_bridge(mesh, came.put) as bridge:

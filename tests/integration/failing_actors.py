@@ -120,7 +120,7 @@ class Failing(Actor):
     @endpoint
     def raise_with_note(self) -> None:
         error = ValueError("wrong")
-        error.add_note("in the second batch")
+        error.add_note("in the second batch")  # pyright: ignore[reportAttributeAccessIssue]
         raise error
 
     @endpoint

@@ -95,6 +95,8 @@ class Receiver:
     def _check_metric(self, metric: Any) -> None:
         kind = metric.WhichOneof("data")
         self._check(bool(metric.name) and kind is not None, f"name or data of {metric.name}")
+        if kind is None:
+            return
         data = getattr(metric, kind)
         if kind in ("sum", "histogram"):
             self._check(data.aggregation_temporality != 0, f"temporality of {metric.name}")

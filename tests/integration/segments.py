@@ -68,7 +68,7 @@ class Worker(Actor):
     """Takes, keeps, changes and gives large things."""
 
     def __init__(self, given: Any = None) -> None:
-        self.given = given
+        self.given: Any = given
         self.kept: Any = None
         self.seen: list[Any] = []
 

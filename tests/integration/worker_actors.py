@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 from monarch.actor import Actor, HostMesh, Port, context, current_rank, endpoint, this_host
 from tests.workers import PATIENCE_S
@@ -48,7 +49,7 @@ class WorkerActor(Actor):
         return self.count
 
     @endpoint
-    def same(self, value: object) -> object:
+    def same(self, value: Any) -> Any:
         return value
 
     @endpoint

@@ -42,7 +42,7 @@ class NamedSlice(Actor):
 
 class NamedStop(Actor):
     @endpoint
-    def stop(self) -> None: ...
+    def stop(self) -> None: ...  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
 class Yields(Actor):

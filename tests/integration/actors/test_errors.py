@@ -256,9 +256,11 @@ def test_an_error_can_be_pickled_and_keeps_its_story(four: ProcMesh) -> None:
     error = failing.raise_value_error.call().exception()
     failing.fine.call().get()
     again = pickle.loads(pickle.dumps(error))
+    assert isinstance(error, ActorError)
     assert type(again) is ActorError
     assert str(again) == str(error)
     assert again.failures == error.failures
+    assert again.exception is not None
     assert again.exception.args == ("a bad value",)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from monarch.actor import Actor, ActorMesh, ProcMesh, endpoint
+from monarch.actor import Actor, ProcMesh, endpoint
 
 
 class Places(Actor):
@@ -13,7 +13,7 @@ class Places(Actor):
         return os.getpid()
 
 
-def pids(actors: ActorMesh) -> list[int]:
+def pids(actors: Places) -> list[int]:
     return list(actors.pid.call().get().values())
 
 

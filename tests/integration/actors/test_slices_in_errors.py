@@ -11,7 +11,6 @@ import pytest
 from monarch.actor import (
     Actor,
     ActorError,
-    ActorMesh,
     DeadlockError,
     MeshFailure,
     ProcMesh,
@@ -34,11 +33,11 @@ class Fails(Actor):
         os._exit(3)
 
     @endpoint
-    def ask(self, other: ActorMesh, me: ActorMesh) -> None:
+    def ask(self, other: Fails, me: Fails) -> None:
         other.back.call_one(me).get()
 
     @endpoint
-    def back(self, me: ActorMesh) -> None:
+    def back(self, me: Fails) -> None:
         me.fail.call_one(1).get()
 
 

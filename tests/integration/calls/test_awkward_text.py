@@ -101,6 +101,7 @@ def test_the_text_of_an_exception_may_be_longer_than_a_message(four: ProcMesh) -
     text = "begin " + "x" * (20 * MEBI) + " end"
     error = failing.raise_value_error.call_one(text).exception()
     assert isinstance(error, ActorError)
+    assert error.exception is not None
     assert error.exception.args == (text,)
     (failure,) = error.failures
     assert failure.message.startswith("begin xxx")

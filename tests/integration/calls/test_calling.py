@@ -172,7 +172,7 @@ def test_slices_that_cannot_be_are_refused_in_the_words_of_the_mesh(four: ProcMe
 def test_an_endpoint_that_is_none_is_an_error_that_lists_those_there_are(four: ProcMesh) -> None:
     counter = four.spawn("counter", Counter)
     with pytest.raises(AttributeError, match=r"Counter has no endpoint 'ad'.*value_now, add"):
-        counter.ad  # noqa: B018
+        counter.ad  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_two_meshes_on_the_same_procs_share_processes_and_no_state(four: ProcMesh) -> None:

@@ -104,7 +104,7 @@ class AsyncThrowing(Actor):
             await asyncio.sleep(0.3)  # longer than until the first probe
             await task
         elif way == "group":
-            async with asyncio.TaskGroup() as group:
+            async with asyncio.TaskGroup() as group:  # pyright: ignore[reportAttributeAccessIssue]
                 group.create_task(_awaited(answer))
         elif way == "shield":
             await asyncio.shield(answer.as_asyncio())

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from monarch.actor import Accumulator, ActorMesh, ProcMesh
+from monarch.actor import Accumulator, ProcMesh
 from tests.integration.programs import PATIENCE_S
 from tests.integration.sample_actors import Echo
 
-Ask = Callable[[ActorMesh], Any]
+Ask = Callable[[Echo], Any]
 SENT = {1, 2}  # arrives as a set, which can be referred to weakly
 
 

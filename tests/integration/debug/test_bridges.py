@@ -18,7 +18,7 @@ from monarch._src.net.observer import AgentLink
 from monarch._src.session.directories import find_sessions
 from monarch._src.wire.dap_codec import Unpacker, packed
 from monarch._src.wire.messages import AskBridge, BridgeAnswered
-from monarch.actor import ActorError, ActorMesh, ProcMesh
+from monarch.actor import ActorError, ProcMesh
 from monarch.debug import DebugError, open_bridge, post_mortem, resume, waiting
 from tests.integration import debugging as actors
 from tests.integration.commands import monarch
@@ -39,11 +39,11 @@ STEP = line_of("doubled = value * 2")
 
 
 @pytest.fixture(scope="module")
-def steppers(four: ProcMesh) -> ActorMesh:
+def steppers(four: ProcMesh) -> Stepper:
     return four.spawn("steppers", Stepper)
 
 
-def test_an_editor_stops_a_rank_looks_steps_changes_and_lets_it_go(steppers: ActorMesh) -> None:
+def test_an_editor_stops_a_rank_looks_steps_changes_and_lets_it_go(steppers: Stepper) -> None:
     one = steppers.slice(gpus=slice(1, 2))
     with debugging(one) as client:
         (found,) = client.set_breakpoints(FILE, STEP)
@@ -67,7 +67,7 @@ def test_an_editor_stops_a_rank_looks_steps_changes_and_lets_it_go(steppers: Act
         assert not waiting()
 
 
-def test_ranks_are_threads_of_one_session_and_each_goes_its_own_way(steppers: ActorMesh) -> None:
+def test_ranks_are_threads_of_one_session_and_each_goes_its_own_way(steppers: Stepper) -> None:
     with debugging(steppers) as client:
         client.set_breakpoints(FILE, STEP, condition="value > 1")
         assert steppers.step.call(1, ()).get(timeout=PATIENCE_S).values() == [102] * 4
@@ -91,7 +91,7 @@ def test_ranks_are_threads_of_one_session_and_each_goes_its_own_way(steppers: Ac
         assert answer.get(timeout=PATIENCE_S).values() == [100, 110, 110, 110]
 
 
-def test_breakpoint_stops_in_the_editor_that_is_there(steppers: ActorMesh) -> None:
+def test_breakpoint_stops_in_the_editor_that_is_there(steppers: Stepper) -> None:
     with debugging(steppers.slice(gpus=0)) as client:
         answer = steppers.slice(gpus=0).step.call(5)
         thread = client.event("stopped")["threadId"]
@@ -104,7 +104,7 @@ def test_breakpoint_stops_in_the_editor_that_is_there(steppers: ActorMesh) -> No
 
 
 def test_a_failure_is_kept_where_no_editor_is_and_answered_at_once_where_one_is(
-    steppers: ActorMesh,
+    steppers: Stepper,
 ) -> None:
     two = steppers.slice(gpus=slice(0, 2))
     post_mortem()
@@ -122,7 +122,7 @@ def test_a_failure_is_kept_where_no_editor_is_and_answered_at_once_where_one_is(
         post_mortem(False)
 
 
-def test_a_second_editor_is_told_who_has_the_rank(steppers: ActorMesh) -> None:
+def test_a_second_editor_is_told_who_has_the_rank(steppers: Stepper) -> None:
     one = steppers.slice(gpus=0)
     with debugging(one), pytest.raises(DebugError, match="this console has a bridge to it already"):
         open_bridge(one, lambda _: None)
@@ -175,7 +175,7 @@ def adapter(base: Path, *words: str) -> Iterator[tuple[DapClient, subprocess.Pop
 
 
 def test_an_editor_runs_the_adapter_on_standard_streams(
-    steppers: ActorMesh, own_base_directory: Path
+    steppers: Stepper, own_base_directory: Path
 ) -> None:
     steppers.initialized.get(timeout=PATIENCE_S)
     with adapter(own_base_directory, "workers[gpus=1:3]") as (client, process):
@@ -194,7 +194,7 @@ def test_an_editor_runs_the_adapter_on_standard_streams(
 
 
 def test_an_adapter_that_is_killed_leaves_no_rank_standing(
-    steppers: ActorMesh, own_base_directory: Path
+    steppers: Stepper, own_base_directory: Path
 ) -> None:
     steppers.initialized.get(timeout=PATIENCE_S)
     with adapter(own_base_directory, "workers[gpus=0]") as (client, process):

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from monarch._src.wire.dap_codec import Unpacker, packed
-from monarch.actor import ActorMesh, ProcMesh
+from monarch.actor import ProcMesh
 from monarch.debug import waiting
 from monarch.observe import kill_procs
 from tests.conftest import Faults
@@ -39,7 +39,7 @@ def workers(spawn_procs: Callable[..., ProcMesh]) -> ProcMesh:
 
 
 @pytest.fixture
-def steppers(workers: ProcMesh) -> ActorMesh:
+def steppers(workers: ProcMesh) -> Stepper:
     found = workers.spawn("steppers", Stepper)
     found.initialized.get(timeout=PATIENCE_S)
     return found
@@ -85,11 +85,13 @@ def connected(port: int) -> Iterator[DapClient]:
 def listens(pid: int) -> list[tuple[str, int]]:
     """The addresses at which a process takes connections."""
     found = psutil.Process(pid).net_connections("inet")
-    return [tuple(one.laddr) for one in found if one.status == psutil.CONN_LISTEN]
+    return [
+        (str(one.laddr[0]), int(one.laddr[1])) for one in found if one.status == psutil.CONN_LISTEN
+    ]
 
 
 def test_an_editor_on_a_port_attaches_stops_looks_goes_on_and_leaves(
-    steppers: ActorMesh, own_base_directory: Path
+    steppers: Stepper, own_base_directory: Path
 ) -> None:
     with served(own_base_directory, "workers[gpus=0:2]") as (adapter, port):
         assert listens(adapter.pid) == [("127.0.0.1", port)]
@@ -120,7 +122,7 @@ def test_an_editor_on_a_port_attaches_stops_looks_goes_on_and_leaves(
 
 
 def test_the_death_of_its_ranks_is_told_to_an_editor_and_ends_its_adapter(
-    workers: ProcMesh, steppers: ActorMesh, own_base_directory: Path, faults: Faults
+    workers: ProcMesh, steppers: Stepper, own_base_directory: Path, faults: Faults
 ) -> None:
     with (
         served(own_base_directory, "workers[gpus=1]") as (adapter, port),

@@ -16,7 +16,7 @@ from monarch._src.net.observer import AgentLink
 from monarch._src.session.directories import find_sessions
 from monarch._src.wire.messages import AskDebugger, DebuggerAnswered
 from monarch._src.wire.messages.debugger import COMMAND
-from monarch.actor import ActorMesh, ProcMesh
+from monarch.actor import ProcMesh
 from monarch.debug import DebugError, WaitingRanks, attach, resume, waiting
 from tests.integration.commands import monarch
 from tests.integration.debugging import Stepper, news
@@ -24,7 +24,7 @@ from tests.integration.programs import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
-def steppers(four: ProcMesh) -> ActorMesh:
+def steppers(four: ProcMesh) -> Stepper:
     return four.spawn("steppers", Stepper)
 
 
@@ -47,7 +47,7 @@ def debug(own_base_directory: Path) -> Callable[..., tuple[int, str, str]]:
 
 
 def test_a_terminal_lists_casts_and_lets_go(
-    steppers: ActorMesh,
+    steppers: Stepper,
     until: Callable[[int], WaitingRanks],
     debug: Callable[..., tuple[int, str, str]],
 ) -> None:
@@ -78,7 +78,7 @@ sys.stdin.read()
 
 
 def test_the_only_session_with_a_paused_rank_needs_no_name(
-    steppers: ActorMesh,
+    steppers: Stepper,
     until: Callable[[int], WaitingRanks],
     debug: Callable[..., tuple[int, str, str]],
 ) -> None:
@@ -102,7 +102,7 @@ def test_the_only_session_with_a_paused_rank_needs_no_name(
 
 
 def test_a_terminal_talks_to_one_rank(
-    steppers: ActorMesh,
+    steppers: Stepper,
     until: Callable[[int], WaitingRanks],
     own_base_directory: Path,
 ) -> None:
@@ -162,7 +162,7 @@ class Terminal:
 
 
 def test_in_a_real_terminal_a_rank_is_stepped_and_changed_with_history_and_ctrl_c(
-    steppers: ActorMesh,
+    steppers: Stepper,
     until: Callable[[int], WaitingRanks],
     own_base_directory: Path,
 ) -> None:
@@ -197,7 +197,7 @@ def test_in_a_real_terminal_a_rank_is_stepped_and_changed_with_history_and_ctrl_
 
 
 def test_what_cannot_be_done_is_said_and_told_by_the_status(
-    steppers: ActorMesh, debug: Callable[..., tuple[int, str, str]]
+    steppers: Stepper, debug: Callable[..., tuple[int, str, str]]
 ) -> None:
     for line, said in (
         ("attach steppers 2", "no rank of steppers 2 is paused"),
@@ -216,7 +216,7 @@ def test_what_cannot_be_done_is_said_and_told_by_the_status(
 
 
 def test_a_terminal_that_dies_lets_go_of_what_it_held(
-    steppers: ActorMesh, until: Callable[[int], WaitingRanks], own_base_directory: Path
+    steppers: Stepper, until: Callable[[int], WaitingRanks], own_base_directory: Path
 ) -> None:
     answer = steppers.step.call(5, (2,))
     until(1)
@@ -280,7 +280,7 @@ folder.rmdir()
 
 
 def test_an_observer_may_look_and_not_debug(
-    steppers: ActorMesh, until: Callable[[int], WaitingRanks], own_base_directory: Path,
+    steppers: Stepper, until: Callable[[int], WaitingRanks], own_base_directory: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     answer = steppers.step.call(5, (2,))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch.actor import ActorError, ActorMesh, ProcMesh, debug_controller
+from monarch.actor import ActorError, ProcMesh, debug_controller
 from monarch.debug import (
     DebugError,
     WaitingRanks,
@@ -38,11 +38,11 @@ def until() -> Iterator[Until]:
 
 
 @pytest.fixture(scope="module")
-def steppers(four: ProcMesh) -> ActorMesh:
+def steppers(four: ProcMesh) -> Stepper:
     return four.spawn("steppers", Stepper)
 
 
-def test_two_ranks_of_four_pause_and_the_others_finish(steppers: ActorMesh, until: Until) -> None:
+def test_two_ranks_of_four_pause_and_the_others_finish(steppers: Stepper, until: Until) -> None:
     answer = steppers.step.call(5, (1, 2))
     found = until(2)
     assert [one.name for one in found] == ["workers[gpus=1]", "workers[gpus=2]"]
@@ -75,7 +75,7 @@ def test_two_ranks_of_four_pause_and_the_others_finish(steppers: ActorMesh, unti
 
 
 def test_one_command_goes_to_many_and_equal_answers_are_shown_once(
-    steppers: ActorMesh, until: Until
+    steppers: Stepper, until: Until
 ) -> None:
     answer = steppers.step.call(5)
     until(4)
@@ -88,7 +88,7 @@ def test_one_command_goes_to_many_and_equal_answers_are_shown_once(
 
 
 def test_a_paused_rank_shows_as_paused_with_function_file_and_line(
-    four: ProcMesh, steppers: ActorMesh, until: Until, own_base_directory: Path
+    four: ProcMesh, steppers: Stepper, until: Until, own_base_directory: Path
 ) -> None:
     answer = steppers.step.call(5, (3,))
     until(1)
@@ -108,7 +108,7 @@ def test_a_paused_rank_shows_as_paused_with_function_file_and_line(
 
 
 def test_other_actors_of_the_process_work_on(
-    four: ProcMesh, steppers: ActorMesh, until: Until
+    four: ProcMesh, steppers: Stepper, until: Until
 ) -> None:
     others = four.spawn("others", Stepper)
     answer = steppers.step.call(5)
@@ -135,7 +135,7 @@ def test_an_async_endpoint_is_stepped_over_its_awaits(four: ProcMesh, until: Unt
     assert answer.get(timeout=PATIENCE_S) == 9
 
 
-def test_a_thread_of_an_actor_pauses_alone(steppers: ActorMesh, until: Until) -> None:
+def test_a_thread_of_an_actor_pauses_alone(steppers: Stepper, until: Until) -> None:
     answer = steppers.slice(gpus=0).in_thread.call_one(7)
     (one,) = until(1)
     assert one.thread == "loader"
@@ -156,7 +156,7 @@ def test_a_constructor_pauses(four: ProcMesh, until: Until) -> None:
 
 
 def test_a_breakpoint_set_at_a_console_holds_for_later_calls(
-    steppers: ActorMesh, until: Until
+    steppers: Stepper, until: Until
 ) -> None:
     one_rank = steppers.slice(gpus=2)
     answer = one_rank.twice.call_one(5)
@@ -176,7 +176,7 @@ def test_a_breakpoint_set_at_a_console_holds_for_later_calls(
     assert answer.get(timeout=PATIENCE_S) == 12
 
 
-def test_quit_ends_the_call_and_the_actor_lives(steppers: ActorMesh, until: Until) -> None:
+def test_quit_ends_the_call_and_the_actor_lives(steppers: Stepper, until: Until) -> None:
     answer = steppers.slice(gpus=1).step.call_one(5)
     until(1)
     assert attach().send("quit") == ""
@@ -185,7 +185,7 @@ def test_quit_ends_the_call_and_the_actor_lives(steppers: ActorMesh, until: Unti
     assert steppers.ping.call().get(timeout=PATIENCE_S).values() == ["here"] * 4
 
 
-def test_interact_is_a_prompt_of_python(steppers: ActorMesh, until: Until) -> None:
+def test_interact_is_a_prompt_of_python(steppers: Stepper, until: Until) -> None:
     answer = steppers.slice(gpus=1).step.call_one(5)
     until(1)
     with attach() as console:
@@ -203,7 +203,7 @@ def test_interact_is_a_prompt_of_python(steppers: ActorMesh, until: Until) -> No
 
 
 def test_what_one_console_holds_another_cannot_take_unasked(
-    steppers: ActorMesh, until: Until
+    steppers: Stepper, until: Until
 ) -> None:
     answer = steppers.slice(gpus=1).step.call_one(5)
     until(1)
@@ -222,7 +222,7 @@ def test_what_one_console_holds_another_cannot_take_unasked(
     answer.get(timeout=PATIENCE_S)
 
 
-def test_a_failing_endpoint_is_looked_at_with_its_frames(steppers: ActorMesh, until: Until) -> None:
+def test_a_failing_endpoint_is_looked_at_with_its_frames(steppers: Stepper, until: Until) -> None:
     post_mortem()
     try:
         answer = steppers.slice(gpus=3).fail.call_one(1)
@@ -240,9 +240,7 @@ def test_a_failing_endpoint_is_looked_at_with_its_frames(steppers: ActorMesh, un
         steppers.slice(gpus=3).fail.call_one(3).get(timeout=PATIENCE_S)
 
 
-def test_a_deadline_stands_still_while_its_rank_is_paused(
-    steppers: ActorMesh, until: Until
-) -> None:
+def test_a_deadline_stands_still_while_its_rank_is_paused(steppers: Stepper, until: Until) -> None:
     answer = steppers.slice(gpus=1).step.call_one(5)
     until(1)
     waited = steppers.slice(gpus=0).wait_for.call_one(steppers.slice(gpus=2), 0.2)
@@ -267,7 +265,7 @@ def until_broken_into(mesh: ProcMesh) -> WaitingRanks:
 
 
 def test_a_rank_that_computes_or_waits_is_broken_into(
-    four: ProcMesh, steppers: ActorMesh, until: Until, gate: GateKeeper
+    four: ProcMesh, steppers: Stepper, until: Until, gate: GateKeeper
 ) -> None:
     with pytest.raises(DebugError, match="no endpoint is running there"):
         break_in(four)
@@ -294,7 +292,7 @@ def test_a_rank_that_computes_or_waits_is_broken_into(
 
 
 def test_a_rank_that_is_about_to_wait_is_broken_into_where_it_waits(
-    four: ProcMesh, steppers: ActorMesh, until: Until, gate: GateKeeper
+    four: ProcMesh, steppers: Stepper, until: Until, gate: GateKeeper
 ) -> None:
     waits = steppers.slice(gpus=0).wait_at.call_one(steppers.slice(gpus=1), gate.gate)
     gate.wait_entered()
@@ -310,7 +308,7 @@ def test_a_rank_that_is_about_to_wait_is_broken_into_where_it_waits(
     assert later.get(timeout=PATIENCE_S) == 102
 
 
-def test_monarchs_own_controller_lists_what_waits(steppers: ActorMesh, until: Until) -> None:
+def test_monarchs_own_controller_lists_what_waits(steppers: Stepper, until: Until) -> None:
     controller = debug_controller()
     pending = controller.wait_pending_session.call_one()
     answer = steppers.slice(gpus=1).step.call_one(5)
@@ -336,7 +334,7 @@ def test_who_never_pauses_loads_no_debugger(spawn_procs: Callable[..., ProcMesh]
 
 
 def test_a_breakpoint_needs_no_thread_and_no_port_of_its_own(
-    steppers: ActorMesh, until: Until
+    steppers: Stepper, until: Until
 ) -> None:
     before = steppers.costs.call().get(timeout=PATIENCE_S).values()
     answer = steppers.step.call(5)

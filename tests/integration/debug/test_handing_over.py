@@ -10,7 +10,7 @@ import pytest
 
 from monarch._src.debug.terminal_connection import TerminalConnection
 from monarch._src.session.directories import find_sessions
-from monarch.actor import ActorError, ActorMesh, ProcMesh
+from monarch.actor import ActorError, ProcMesh
 from monarch.debug import (
     DebugCommands,
     DebugError,
@@ -36,7 +36,7 @@ HELD = "debugs it in an editor, which must resume it first"
 
 
 @pytest.fixture(scope="module")
-def steppers(four: ProcMesh) -> ActorMesh:
+def steppers(four: ProcMesh) -> Stepper:
     return four.spawn("steppers", Stepper)
 
 
@@ -48,7 +48,7 @@ def until() -> Iterator[Until]:
 
 
 def test_a_paused_rank_stands_in_the_editor_on_the_same_line_and_is_stepped_there(
-    steppers: ActorMesh, until: Until
+    steppers: Stepper, until: Until
 ) -> None:
     answer = steppers.step.call(5, (1, 2))
     before = until(2)
@@ -71,7 +71,7 @@ def test_a_paused_rank_stands_in_the_editor_on_the_same_line_and_is_stepped_ther
 
 
 def test_who_holds_a_rank_is_listed_and_no_console_commands_it_meanwhile(
-    steppers: ActorMesh, until: Until, own_base_directory: Path
+    steppers: Stepper, until: Until, own_base_directory: Path
 ) -> None:
     answer = steppers.step.call(5, (1,))
     (before,) = until(1)
@@ -95,7 +95,7 @@ def test_who_holds_a_rank_is_listed_and_no_console_commands_it_meanwhile(
 
 
 def test_a_rank_that_another_terminal_talks_to_is_not_taken_from_it(
-    steppers: ActorMesh, until: Until, own_base_directory: Path
+    steppers: Stepper, until: Until, own_base_directory: Path
 ) -> None:
     answer = steppers.step.call(5, (1,))
     (one,) = until(1)
@@ -137,7 +137,7 @@ def test_a_coroutine_that_was_stepped_at_a_console_is_stepped_on_in_the_editor(
     assert one.ping.call_one().get(timeout=PATIENCE_S) == "here"
 
 
-def test_the_prompt_of_interact_is_left_too(steppers: ActorMesh, until: Until) -> None:
+def test_the_prompt_of_interact_is_left_too(steppers: Stepper, until: Until) -> None:
     answer = steppers.step.call(5, (3,))
     until(1)
     with attach() as console:
@@ -150,7 +150,7 @@ def test_the_prompt_of_interact_is_left_too(steppers: ActorMesh, until: Until) -
 
 
 def test_the_frames_of_a_failure_are_looked_at_in_the_editor(
-    steppers: ActorMesh, until: Until
+    steppers: Stepper, until: Until
 ) -> None:
     post_mortem()
     try:

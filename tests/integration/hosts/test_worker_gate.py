@@ -30,7 +30,7 @@ def test_who_has_a_key_and_not_the_host_can_ask_for_it_and_nothing_else(
 ) -> None:
     mesh = attach_to_workers(ca=job, workers=[guarded.address])
     worker_actor = mesh.spawn_procs(name="mine").spawn("worker_actor", WorkerActor)
-    node = f"{int(worker_actor._actors.procs.uid):x}.0"  # pyright: ignore[reportPrivateUsage]
+    node = f"{int(worker_actor._actors.procs.uid):x}.0"  # pyright: ignore[reportAttributeAccessIssue]
     bomb = Payload(pickle.dumps(Bomb(tmp_path / "bang")))
     with linked(keys.load(job, None, role), "client-somebody", guarded.address) as caller:
         caller.say(node, Call(1, 1, "pid", 0, [], []), bomb)

@@ -142,10 +142,12 @@ def test_the_engine_of_a_job_answers_with_arrow_tables(tmp_path: Path) -> None:
     procs.spawn("worker", Worker).step.call().get()
     space: dict[str, Any] = {}
     exec("from monarch.distributed_telemetry.engine import QueryEngine", space)
-    assert isinstance(state.query_engine, space["QueryEngine"])
+    engine = state.query_engine
+    assert engine is not None
+    assert isinstance(engine, space["QueryEngine"])
     sql = "SELECT endpoint, count(*) AS n FROM messages WHERE mesh = 'trainers' GROUP BY endpoint"
-    assert state.query_engine.query(sql).to_pydict() == {"endpoint": ["step"], "n": [2]}
-    reader = state.query_engine.query_stream(sql)
+    assert engine.query(sql).to_pydict() == {"endpoint": ["step"], "n": [2]}
+    reader = engine.query_stream(sql)
     assert [batch.to_pylist() for batch in reader] == [[{"endpoint": "step", "n": 2}]]
     procs.stop().get()
     job.kill()

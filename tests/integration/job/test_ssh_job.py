@@ -149,7 +149,7 @@ def _is_worker(process: psutil.Process) -> bool:
         ({"hosts": {"trainers": "h1"}}, r"hosts of trainers are 'h1': give a list"),
         ({"hosts": None}, "give a list"),
         ({"hosts": [7]}, "7 is no host: give its name, or an SSHHost"),
-        ({"hosts": [SSHHost(host="h1", port="22")]}, r"no host: .*int.*port"),
+        ({"hosts": [SSHHost(host="h1", port="22")]}, r"no host: .*int.*port"),  # pyright: ignore[reportArgumentType]
         ({"hosts": ["h1"], "python": None}, r"no host: .*str.*python"),
         ({"hosts": ["h1"], "env": {"A": 1}}, "names and values are text"),
         ({"hosts": ["h1"], "ssh": "ssh -F config"}, r"as in \['ssh', '-F', 'config'\]"),

@@ -20,7 +20,7 @@ def workers() -> Iterator[ProcMesh]:
     mesh.stop().get(timeout=60)
 
 
-HARD = numpy.ma.array(numpy.arange(16.0).reshape(8, 2), mask=[[0, 1]] * 8, fill_value=-1)
+HARD = numpy.ma.array(numpy.arange(16.0).reshape(8, 2), mask=[[False, True]] * 8, fill_value=-1)
 HARD.harden_mask()
 TIMES = pandas.date_range("2026-03-28 22:00", periods=8, freq="h", tz="Europe/Berlin", name="t")
 KINDS: dict[str, Any] = {

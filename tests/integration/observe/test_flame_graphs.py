@@ -7,10 +7,11 @@ import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from monarch.actor import ProcMesh
+from monarch.actor import Future, ProcMesh
 from monarch.observe import FlameGraph, flame_graph
 from tests.conftest import Faults
 from tests.integration.commands import monarch
@@ -39,7 +40,7 @@ def held(mesh: ProcMesh, tmp_path: Path) -> Iterator[ProcMesh]:
         answer.get()
 
 
-def hold(mesh: ProcMesh, keeper: GateKeeper) -> object:
+def hold(mesh: ProcMesh, keeper: GateKeeper) -> Future[Any]:
     answer = mesh.spawn("faulty", Faulty).hold_on.call([2], keeper.gate)
     keeper.wait_entered()
     return answer
@@ -106,7 +107,7 @@ def test_nothing_to_sample_is_no_error() -> None:
     ],
 )
 def test_what_is_out_of_range_is_refused_before_anything_is_sampled(
-    options: dict[str, int], said: str
+    options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ValueError, match=said.replace("(", r"\(")):
         flame_graph(**options)

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from monarch._src.observe.stacks.py_spy import find_py_spy
-from monarch.actor import ActorMesh, ProcMesh
+from monarch.actor import Actor, ProcMesh
 from monarch.observe import MeshStacks, Stacks, StacksError, snapshot, stacks
 from monarch.supervision import Restart, RestartedError
 from tests.conftest import Faults
@@ -49,7 +49,7 @@ def seen(found: Stacks) -> MeshStacks:
     return only
 
 
-def look_until(headline: str, mesh: ProcMesh | ActorMesh | None = None) -> MeshStacks:
+def look_until(headline: str, mesh: ProcMesh | Actor | None = None) -> MeshStacks:
     """Look until the ranks are where they were sent: past the gate's first step."""
     for _ in range(200):
         found = seen(stacks(mesh))

@@ -381,7 +381,7 @@ def test_connections_that_are_cut_under_load_lose_nothing_and_mix_nothing_up(
     session = current_session()
     assert session is not None
     assert session.sites is not None
-    ours = session.sites._bulk  # pyright: ignore[reportPrivateUsage]
+    ours = session.sites._bulk  # pyright: ignore[reportAttributeAccessIssue]
     before, count = payload_counts().bulk_bytes, 6
     ended = threading.Event()
 

@@ -269,7 +269,7 @@ def test_one_may_spawn_on_its_own_proc_and_wait_for_that(spawn_procs: Spawn) -> 
     def set_up() -> None:
         counter = this_proc().spawn("helper", Counter)
         assert counter.add.call_one(2).get() == 2
-        vars(shared)["helper"] = counter
+        shared.__dict__["helper"] = counter
 
     def use() -> int:
         return vars(shared)["helper"].add.call_one(1).get()

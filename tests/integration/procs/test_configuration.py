@@ -116,7 +116,8 @@ def test_a_call_to_an_actor_that_nobody_makes_is_refused_in_time(spawn_procs: Sp
     with configured(liveness="100ms", message_delivery_timeout="200ms", startup_timeout="60s"):
         echo = spawn_procs({"gpus": 2}).spawn("echo", Echo)
     assert echo.rank.call().get().values() == [0, 1]
-    rebuild, (uid, *rest) = echo.__reduce__()
+    reduced: Any = echo.__reduce__()
+    rebuild, (uid, *rest) = reduced
     unknown = rebuild(uid + 1, *rest)
     with pytest.raises(SupervisionError, match="there is no such actor on this proc"):
         unknown.rank.call().get(timeout=60)

@@ -167,7 +167,7 @@ def test_what_a_mapped_function_imports_is_there_for_the_next_mesh(
     libraries.leave("large")
 
     def fit(item: int) -> int:
-        import large
+        import large  # pyright: ignore[reportMissingImports]
 
         return item if large else 0
 

@@ -103,6 +103,10 @@ class Both:
         memory = memory_of(value)
         return Piece(handle, 0, memory.address, min(handle.size, memory.size), memory)
 
+    def key_of(self, value: Any) -> tuple[int, Any]:
+        """The card's key of memory of this side; see `Card.key_of`."""
+        return self.card.key_of(memory_of(value), 0, 0, writable=True)
+
     def close(self) -> None:
         self.link.close()
         self.mover.close()

@@ -120,7 +120,7 @@ def test_any_memory_of_the_client_can_be_read_and_written_by_an_actor(
     mover.read.call_one(buffer, 9).get()
     copy: Any = torch.zeros(5000, dtype=torch.uint8)
     buffer.read_into(copy).get()
-    raw = data.numpy() if isinstance(data, torch.Tensor) else data
+    raw: Any = data.numpy() if isinstance(data, torch.Tensor) else data
     assert bytes(memoryview(raw).cast("B")) == copy.numpy().tobytes()
 
 

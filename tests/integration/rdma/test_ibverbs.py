@@ -106,7 +106,7 @@ def test_a_key_that_is_refused_is_an_error_with_its_number_and_the_connection_ma
     channel = shared.link.channel
     assert channel is not None
     grant = shared.link.granted(handle)
-    lkey, _ = shared.card.key_of(shared.piece(handle, room).local, 0, 0, writable=True)
+    lkey, _ = shared.key_of(room)
     bad = Chunk(room.ctypes.data, lkey, grant.address, grant.rkey ^ 0x5A00, 4096)
     done = channel.move("read", [bad], later())
     assert done.status == REMOTE_ACCESS
@@ -163,7 +163,7 @@ def test_what_is_read_only_is_not_written_to_by_the_card_either(shared: Both) ->
     with pytest.raises(HandleExpired):
         shared.write(handle, room)
     grant = shared.link.granted(handle)
-    lkey, _ = shared.card.key_of(shared.piece(handle, room).local, 0, 0, writable=True)
+    lkey, _ = shared.key_of(room)
     channel = shared.link.channel
     assert channel is not None
     forged = Chunk(room.ctypes.data, lkey, grant.address, grant.rkey, 4096)
@@ -215,7 +215,7 @@ def test_more_requests_than_the_queues_hold_take_turns(shared: Both) -> None:
     handle, room = shared.owner.share(data), numpy.zeros(len(data), numpy.uint8)
     shared.read(handle, room[: len(data)])
     grant, channel = shared.link.granted(handle), shared.link.channel
-    lkey, _ = shared.card.key_of(shared.piece(handle, room).local, 0, 0, writable=True)
+    lkey, _ = shared.key_of(room)
     room[:] = 0
     chunks = [
         Chunk(room.ctypes.data + at, lkey, grant.address + at, grant.rkey, 4096)

@@ -272,6 +272,7 @@ def test_a_torch_model_may_live_in_what_is_published() -> None:
         model.load_state_dict(views, assign=True)
     model(torch.ones(8)).sum().backward()
     with source.update(), torch.no_grad():
+        assert model.weight.grad is not None
         model.weight -= model.weight.grad
     assert get_state_dict(source.handle, other.state_dict()).get().version == 2
     assert torch.equal(other.weight, model.weight)

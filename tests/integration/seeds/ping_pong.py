@@ -24,6 +24,8 @@ class Player(Actor):
     @endpoint
     async def hit(self, hits_left: int) -> None:
         self.returned += 1
+        assert self.opponent is not None
+        assert self.referee is not None
         if hits_left:
             self.opponent.hit.broadcast(hits_left - 1)
         else:
@@ -34,6 +36,7 @@ class Player(Actor):
         """Each hit is a call within the call before."""
         if not hits_left:
             return [self.name]
+        assert self.opponent is not None
         return [self.name, *await self.opponent.volley.call_one(hits_left - 1)]
 
 

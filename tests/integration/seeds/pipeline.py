@@ -35,6 +35,7 @@ class Stage(Actor):
     @endpoint
     async def run(self, output: Port[Any]) -> int:
         done = 0
+        assert self.input is not None
         while (item := await self.input.recv()) is not END:
             output.send(self.work(item))
             done += 1

@@ -101,14 +101,15 @@ def make_new_group(_path: str) -> None:
     """A group of all ranks beside the default group."""
     import torch.distributed as dist
 
-    dist.destroy_process_group(dist.new_group())
+    made: Any = dist.new_group()
+    dist.destroy_process_group(made)
 
 
 def make_pairs(_path: str) -> None:
     """A group of two neighbours, as `new_subgroups` makes them."""
     import torch.distributed as dist
 
-    own, _ = dist.new_subgroups(2)
+    own: Any = dist.new_subgroups(2)[0]
     dist.barrier(own)
 
 

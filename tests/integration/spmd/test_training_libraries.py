@@ -75,7 +75,7 @@ class Lightened(Actor):
     def fit(self, folder: str) -> tuple[int, int, list[float]]:
         import lightning
         import torch
-        from lightning.pytorch.plugins.environments import TorchElasticEnvironment
+        from lightning.pytorch.plugins.environments import TorchElasticEnvironment  # pyright: ignore[reportPrivateImportUsage]
 
         class Module(lightning.LightningModule):
             def __init__(self) -> None:
@@ -243,7 +243,7 @@ def record_kinds(data: bytes) -> list[str]:
     at = 7  # after the head of the file
     while at < len(data):
         length = int.from_bytes(data[at + 4 : at + 6], "little")
-        record: Any = wandb_internal_pb2.Record()
+        record: Any = wandb_internal_pb2.Record()  # pyright: ignore[reportAttributeAccessIssue]
         record.ParseFromString(data[at + 7 : at + 7 + length])
         kinds.append(record.WhichOneof("record_type"))
         at += 7 + length

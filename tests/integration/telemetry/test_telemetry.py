@@ -165,7 +165,7 @@ def test_a_traced_endpoint_is_called_as_ever_and_within_its_call(two: ProcMesh) 
     trainer = two.spawn("trainer", Trainer)
     assert list(trainer.traced_step.call(count=7).get().values()) == [7, 7]
     with pytest.raises(TypeError):
-        trainer.traced_step.call(amount=7)
+        trainer.traced_step.call(amount=7)  # pyright: ignore[reportCallIssue]
     assert list(spans(trainer)) == [("traced_step", "traced_step", "traced_step")]
 
 

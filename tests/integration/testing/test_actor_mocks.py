@@ -18,7 +18,7 @@ class Model(Actor):
     """The one that tests do without."""
 
     def __init__(self, size: int = 1) -> None:
-        self.size = size
+        self.size = size  # pyright: ignore[reportAttributeAccessIssue]
 
     @endpoint
     def answer(self) -> str:
@@ -29,7 +29,7 @@ class FakeModel(Actor):
     """Takes its place."""
 
     def __init__(self, size: int = 1) -> None:
-        self.size = size
+        self.size = size  # pyright: ignore[reportAttributeAccessIssue]
 
     @endpoint
     def answer(self) -> str:

@@ -303,9 +303,9 @@ def test_ranks_are_told_by_nobody_but_their_owner_and_the_client(mesh: ProcMesh)
 @pytest.mark.parametrize(
     ("inject", "error", "said"),
     [
-        (lambda m: faults.partition(this_host()), ValueError, "are on one host, with no network"),
-        (lambda m: faults.slow(this_host(), 1), ValueError, "are on one host, with no network"),
-        (lambda m: faults.stopped(this_host()), ValueError, "are on one host"),
+        (lambda m: faults.partition(this_host()), ValueError, "are on one host, with no network"),  # pyright: ignore[reportArgumentType]
+        (lambda m: faults.slow(this_host(), 1), ValueError, "are on one host, with no network"),  # pyright: ignore[reportArgumentType]
+        (lambda m: faults.stopped(this_host()), ValueError, "are on one host"),  # pyright: ignore[reportArgumentType]
         (lambda m: faults.kill(m, signal.SIGSTOP), ValueError, r"use `with stopped\(mesh\):`"),
         (lambda m: faults.kill(m, 4711), ValueError, "4711 is not a valid Signals"),
         (lambda m: faults.kill(this_proc()), ValueError, "this program itself cannot be killed"),
@@ -315,7 +315,7 @@ def test_ranks_are_told_by_nobody_but_their_owner_and_the_client(mesh: ProcMesh)
         (lambda m: faults.slow(m, float("nan")), ValueError, "delay=nan"),
         (lambda m: faults.drop(m, 0), ValueError, "fraction=0"),
         (lambda m: faults.drop(m, 1.5), ValueError, "fraction=1.5"),
-        (lambda m: faults.kill("workers"), TypeError, "is not a mesh of procs or actors"),
+        (lambda m: faults.kill("workers"), TypeError, "is not a mesh of procs or actors"),  # pyright: ignore[reportArgumentType]
     ],
 )  # fmt: skip
 def test_what_cannot_be_injected_is_refused_with_the_reason(
