@@ -96,6 +96,7 @@ check: $(VENV)/.test $(LAB)/node_modules/.yarn-state.yml ## lint, format, types,
 	@ruff format --check .
 	@echo "== pyright"
 	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 pyright
+	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 pyright -p tests
 	@echo "== layers"
 	@lint-imports --no-logo
 	@echo "== notebooks"

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import tomllib
+import tomllib  # pyright: ignore[reportMissingImports]
 
 OLDEST = "3.11.0"
 EXTRAS = ("test", "lab", "debug", "docs")

@@ -1,5 +1,7 @@
 """Test the wheel with the newest, or the lowest, versions of all that it depends on.
 
+Needs Python 3.11 or newer.
+
     python scripts/test_versions.py all               those of ALL, two at a time
     python scripts/test_versions.py newest            this Python, no constraints
     python scripts/test_versions.py lowest 3.10       the lower bounds of pyproject.toml
@@ -25,7 +27,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
-import tomllib
+import tomllib  # pyright: ignore[reportMissingImports]
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "versions"
@@ -173,7 +175,7 @@ def run_all() -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("kind", choices=("all", "newest", "lowest"))
     parser.add_argument("version", nargs="?", default="{}.{}".format(*sys.version_info))
     parser.add_argument("arguments", nargs="*", help="for pytest, in place of the usual tests")
