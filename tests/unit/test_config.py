@@ -52,7 +52,7 @@ DEFAULTS = {
     "cast_fanout": 16,
     "spin": 200e-6,
     "telemetry_retention": 0.0,
-    "telemetry_rows": 4096,
+    "telemetry_rows": 1024,
     "tensor_item": "error",
     "post_mortem_bystanders": False,
 }

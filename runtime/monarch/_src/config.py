@@ -82,7 +82,7 @@ class Settings(msgspec.Struct, frozen=True):
     cast_fanout: int = 16
     spin: float = SPIN_S
     telemetry_retention: float = 0.0
-    telemetry_rows: int = 4096
+    telemetry_rows: int = 1024
     tensor_item: str = "error"
     post_mortem_bystanders: bool = False
 

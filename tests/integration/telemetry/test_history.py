@@ -7,11 +7,14 @@ import logging
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any
 
 import pytest
 
-from monarch._src.actor.state.history import HISTORY
+from monarch._src.actor.state.history import HISTORY, MOST_ROWS, TEXT_BYTES
 from monarch.actor import (
     Actor,
     ActorError,
@@ -71,9 +74,41 @@ class Worker(Actor):
         pass
 
     @endpoint
+    def fill(self, other: Any, rows: int) -> None:
+        """Have each ring but that of actors take that many rows, with texts of the largest size."""
+        logger = logging.getLogger("tests.history.flood")
+        logger.propagate = False
+        logger.addHandler(logging.NullHandler())  # so that nothing is printed
+        for number in range(rows):
+            other.step.call_one().get()
+            with span("train"):
+                logger.error("%5d %s", number, "x" * (TEXT_BYTES - 60))
+
+    @endpoint
+    def bytes_of_full_rings(self) -> dict[str, float]:
+        """By table that has rows: the bytes of a full ring, if its other rows are like these."""
+        return {
+            name: bytes_of(list(ring.rows)) * (ring.rows.maxlen or 0) / len(ring.rows)
+            for name, ring in HISTORY.rings().items()
+            if ring.rows
+        }
+
+    @endpoint
     def resident_bytes(self) -> int:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def bytes_of(value: object, seen: set[int] | None = None) -> int:
+    """What an object and the parts of it take, each counted once."""
+    seen = set() if seen is None else seen
+    if id(value) in seen:
+        return 0
+    seen.add(id(value))
+    if not isinstance(value, (dict, list, tuple)):
+        return sys.getsizeof(value)
+    parts = chain.from_iterable(value.items()) if isinstance(value, dict) else value
+    return sys.getsizeof(value) + sum(bytes_of(part, seen) for part in parts)
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +130,7 @@ OWN = "thread_name != 'garbage collector'"
 """Which spans are those of the program."""
 
 
-def start(rows: int = 4096) -> None:
+def start(rows: int = MOST_ROWS) -> None:
     """Keep history from here on."""
     assert record(rows=rows, timeout=PATIENCE_S) == ()
 
@@ -299,6 +334,23 @@ def test_actors_that_have_ended_are_told_with_why(mesh: ProcMesh, faults: Faults
     found = ask("SELECT num_actors, failed_actor_count FROM proc_nodes ORDER BY proc_name")
     assert found.rows == ((0, 0), (0, 1))
     faults.take()
+
+
+def test_full_rings_of_a_rank_take_less_than_two_mib(mesh: ProcMesh) -> None:
+    worker, other = mesh.spawn("worker", Worker), mesh.spawn("other", Worker)
+    start()
+    first = worker.slice(gpus=0)
+    first.fill.call_one(other.slice(gpus=1), MOST_ROWS + 10).get()
+    for _ in range(MOST_ROWS):
+        first.step.call_one().get()
+    found = first.bytes_of_full_rings.call_one().get()
+    assert set(found) == {"messages", "sent_messages", "spans", "events", "actor_status_events"}
+    assert sum(found.values()) < 2 << 20, found
+    kept = "SELECT name, kept FROM recordings WHERE mesh = 'workers' AND rank = 0 ORDER BY name"
+    assert dict(ask(kept).rows) == {
+        **dict.fromkeys(("messages", "sent_messages", "spans", "events"), MOST_ROWS),
+        "torch_events": 0,
+    }
 
 
 def test_a_flood_leaves_memory_flat_and_is_told(mesh: ProcMesh) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch._src.actor.state.history import HISTORY
+from monarch._src.actor.state.history import HISTORY, MOST_ROWS
 from monarch.actor import (
     Actor,
     ActorError,
@@ -85,7 +85,7 @@ def mesh(spawn_procs: Spawn) -> ProcMesh:
     return procs
 
 
-def start(rows: int = 4096) -> None:
+def start(rows: int = MOST_ROWS) -> None:
     """Keep history from here on."""
     assert record(rows=rows, timeout=PATIENCE_S) == ()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import lru_cache
 from time import monotonic_ns
 from typing import NamedTuple
 
@@ -25,6 +26,8 @@ class Attribution(NamedTuple):
     endpoint: str
 
 
+# Spans that are remembered share one object, and making it takes longer than finding it.
+_attribution = lru_cache(maxsize=256)(Attribution)
 # The attribution of code outside of any actor.
 CLIENT = Attribution(0, "client", "client", "client", "")
 
@@ -39,7 +42,7 @@ def _of(context: Context) -> Attribution:
     me = context.actor_instance
     if me.proc_ref is None:
         return _outside()
-    return Attribution(me.proc_ref.uid, me.proc_ref.name, me.class_name, me.name, context.endpoint)
+    return _attribution(me.proc_ref.uid, me.proc_ref.name, me.class_name, me.name, context.endpoint)
 
 
 def _outside() -> Attribution:
@@ -48,7 +51,7 @@ def _outside() -> Attribution:
     if run is None:
         return CLIENT
     if run.proc_ref is not None:
-        return Attribution(run.proc_ref.uid, run.proc_ref.name, "", "", "")
+        return _attribution(run.proc_ref.uid, run.proc_ref.name, "", "", "")
     return CLIENT if run.client_ref is None else CLIENT._replace(mesh=run.client_ref.uid)
 
 

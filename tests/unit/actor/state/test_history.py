@@ -47,7 +47,7 @@ def test_dropped_rows_that_would_have_expired_are_not_lost() -> None:
 
 
 def test_texts_are_bounded_in_bytes_and_in_rows() -> None:
-    ring: TextRing[LogRecord] = TextRing(4, most_bytes=100)
+    ring: TextRing[LogRecord] = TextRing(4, text_bytes=25)
     for number in range(3):
         ring.add_text(log(number), 40)
     assert [row.time_ns for row in ring.all()] == [1, 2]
@@ -61,7 +61,7 @@ def test_texts_are_bounded_in_bytes_and_in_rows() -> None:
 
 
 def test_one_text_over_the_bound_is_kept_alone() -> None:
-    ring: TextRing[LogRecord] = TextRing(4, most_bytes=100)
+    ring: TextRing[LogRecord] = TextRing(4, text_bytes=25)
     ring.add_text(log(1), 10)
     ring.add_text(log(2), 1000)
     assert [row.time_ns for row in ring.all()] == [2]

@@ -36,11 +36,12 @@ def _awaited(function: Callable[..., Any]) -> Callable[..., Any]:
 class BoundEndpoint:
     """One endpoint of one actor; `counts` is None if it is not instrumented."""
 
-    __slots__ = ("_node", "counts", "method")
+    __slots__ = ("_node", "counts", "method", "name")
 
     def __init__(
-        self, method: EndpointMethod[Any, Any], counts: EndpointCounts | None, node: Node
+        self, name: str, method: EndpointMethod[Any, Any], counts: EndpointCounts | None, node: Node
     ) -> None:
+        self.name = name  # one object for all calls, where each call brings its own
         self.method = method
         self.counts = counts
         self._node = node
@@ -93,9 +94,9 @@ class EndpointTable:
 
     def _bind(self, name: str) -> BoundEndpoint:
         if name == UPDATE:
-            return self._built_in(self._update)
+            return self._built_in(name, self._update)
         if name == CLASS:
-            return self._built_in(self._class_unless_named)
+            return self._built_in(name, self._class_unless_named)
         method = self._class.endpoints.get(name)
         if method is None:
             # A call of an unmarked method comes from as_endpoint, which has checked it.
@@ -106,16 +107,16 @@ class EndpointTable:
                 function = _awaited(function)
             method = EndpointMethod[Any, Any](function)
         if not method.instrument:
-            return BoundEndpoint(method, None, self._runtime.node)
+            return BoundEndpoint(name, method, None, self._runtime.node)
         spec = self._spec
         key = Key(spec.mesh, spec.mesh_name, spec.class_name, spec.name, name)
         counts = self._runtime.metrics.counts(key, monotonic_ns())
-        return BoundEndpoint(method, counts, self._runtime.node)
+        return BoundEndpoint(name, method, counts, self._runtime.node)
 
-    def _built_in(self, function: Callable[..., Any]) -> BoundEndpoint:
+    def _built_in(self, name: str, function: Callable[..., Any]) -> BoundEndpoint:
         called = _awaited(function) if self._class.is_async else function
         method = EndpointMethod[Any, Any](called, instrument=False)
-        return BoundEndpoint(method, None, self._runtime.node)
+        return BoundEndpoint(name, method, None, self._runtime.node)
 
     def _update(self, instance: Any, cls: Any) -> None:
         """Replace the class of the actor, from its next message on; its attributes stay."""

@@ -199,11 +199,11 @@ class RunningCalls:
             return  # the actor has ended meanwhile, and the call is answered
         history = HISTORY.handled
         # As `_remember`, inlined: a function call costs time with each message.
-        if history is not None and counts is not None:
+        if history is not None and bound is not None and counts is not None:
             history.rows.append(
                 (
                     monotonic_ns(), self._cell.spec.actor, call.reply_to or peer, call.sent_by,
-                    call.call, call.endpoint, item[3], ran_ns, error is not None,
+                    call.call, bound.name, item[3], ran_ns, error is not None,
                 )
             )  # fmt: skip
             history.added += 1

@@ -16,11 +16,14 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from monarch._src.wire.ids import UidSource
 
-MOST_ROWS = 4096
-"""The number of rows of each ring, unless another one is set."""
-MOST_BYTES = 1 << 20
-"""The maximal size of the texts of a ring of texts."""
-ACTOR_EVENTS = 2048
+MOST_ROWS = 1024
+"""The number of rows of each ring, unless another one is set.
+
+Rings of so many rows take less than 2 MiB of a process together, but for events of torch.
+"""
+TEXT_BYTES = 256
+"""The maximal size of the texts of a ring of texts, for each row that the ring may have."""
+ACTOR_EVENTS = 1024
 """The number of kept changes of the states of actors."""
 MOST_OPEN = 4096
 """The maximal number of spans that run and are remembered."""
@@ -202,24 +205,28 @@ class Ring(Generic[R]):
 
 
 class TextRing(Ring[R]):
-    """A ring whose rows also have texts of a bounded total size."""
+    """A ring whose rows also have texts of a bounded total size.
 
-    __slots__ = ("_most_bytes", "_sizes", "_total")
+    That is `text_bytes` for each row that the ring may have: fewer long texts, or more short ones.
+    """
 
-    def __init__(self, most: int, most_bytes: int = MOST_BYTES) -> None:
+    __slots__ = ("_sizes", "_text_bytes", "_total")
+
+    def __init__(self, most: int, text_bytes: int = TEXT_BYTES) -> None:
         super().__init__(most)
-        self._most_bytes = most_bytes
+        self._text_bytes = text_bytes
         self._sizes: deque[int] = deque()
         self._total = 0
 
     def add_text(self, row: R, nbytes: int) -> None:
         """Add a row with texts of that size. One thread at a time."""
-        if len(self.rows) == self.rows.maxlen:
+        most = self.rows.maxlen or 0
+        if len(self.rows) == most:
             self._drop_first()
         self._sizes.append(nbytes)
         self._total += nbytes
         self.add(row)
-        while self._total > self._most_bytes and len(self.rows) > 1:
+        while self._total > most * self._text_bytes and len(self.rows) > 1:
             self._drop_first()
 
     @property

@@ -91,13 +91,14 @@ def _add(record: logging.LogRecord) -> None:
     ring = HISTORY.events
     if ring is None:
         return
+    module = sys.intern(str(record.module))  # `logging` makes it anew for each record
     row = LogRecord(
         monotonic_ns(), record.name, record.levelno, text, enclosing_id(), record.thread or 0,
-        record.threadName or "", record.module, record.pathname, record.lineno,
+        record.threadName or "", module, record.pathname, record.lineno,
         current_attribution().actor,
     )  # fmt: skip
     with _adding:
-        ring.add_text(row, len(text) + len(record.name))
+        ring.add_text(row, sys.getsizeof(text))
 
 
 LEAST_COLLECTION_NS = 500_000

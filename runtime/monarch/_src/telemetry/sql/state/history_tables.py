@@ -61,7 +61,7 @@ SENT_MESSAGES = Table(
 )  # fmt: skip
 
 ACTOR_STATUS_EVENTS = Table(
-    "actor_status_events", "The lives of actors, of the last 2,048 events of each process.",
+    "actor_status_events", "The lives of actors, of the last 1,024 events of each process.",
     Source.PROCESSES, PLACE,
     (
         Column("id", "UBIGINT", "a number for this event"),
