@@ -6,6 +6,7 @@ import os
 import signal
 import stat
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,8 +14,9 @@ from tempfile import TemporaryDirectory
 import duckdb
 import pytest
 
-from monarch.actor import Actor, ProcMesh, endpoint, span
+from monarch.actor import Actor, ProcMesh, SupervisionError, endpoint, span
 from monarch.observe import QueryError, query, query_file, query_tables, record_to
+from tests.conftest import Faults
 from tests.integration.commands import monarch
 from tests.integration.failing_actors import Faulty
 from tests.integration.gates import GateKeeper
@@ -82,6 +84,32 @@ def test_a_message_is_kept_once_in_its_last_form(
     assert query_file(path, busy).rows == ((True,),)
     assert query_file(path, "SELECT count(*) FROM calls").rows == ((0,),)
     assert query_file(path, "SELECT count(*) FROM messages", at=0.0).rows == ((0,),)
+
+
+def test_the_call_of_a_rank_that_has_died_is_lost_and_was_active_before(
+    mesh: ProcMesh, tmp_path: Path, gate: GateKeeper, faults: Faults
+) -> None:
+    faulty = mesh.spawn("faulty", Faulty)
+    pids = faulty.pid.call().get()
+    path = tmp_path / "run.duckdb"
+    open_rows = "SELECT rank, status FROM messages WHERE endpoint = 'hold_on' ORDER BY rank"
+    with record_to(path, 0.05) as recording:
+        assert recording.wait_for(1, PATIENCE_S)
+        held = faulty.hold_on.call([0, 1], gate.gate)
+        gate.wait_entered(2)
+        assert recording.wait_for(recording.samples + 2, PATIENCE_S)
+        now_us = time.time_ns() // 1000
+        os.kill(pids.item(gpus=1), signal.SIGKILL)
+        with pytest.raises(SupervisionError):
+            held.get()
+        faults.take()
+        assert recording.wait_for(recording.samples + 2, PATIENCE_S)
+        gate.open()
+        faulty.slice(gpus=0).pid.call_one().get()  # after the call that was held
+    assert query_file(path, open_rows).rows == ((0, "complete"), (1, "lost"))
+    first = query_file(path, "SELECT min(recorded_us) FROM history.samples").rows[0][0]
+    before = query_file(path, open_rows, at=(now_us - first) / 1e6)
+    assert before.rows == ((0, "active"), (1, "active"))
 
 
 def test_another_process_may_record_a_session(

@@ -84,6 +84,7 @@ class RecordingFile:
                 for statement in layout.moves(name, now_us):
                     run(statement)
             run(f"INSERT INTO {layout.SCHEMA}.samples VALUES ({now_us})")
+            run(layout.losses(now_us))
             for one in collected.missing:
                 texts = ", ".join(map(layout.literal, (one.table, one.where, one.reason)))
                 run(f"INSERT INTO {layout.SCHEMA}.missing_rows VALUES ({texts}, {now_us})")

@@ -5,6 +5,9 @@ For each table that a query may read, `history.NAME` has its rows with `recorded
 *sampled*: a sample has all rows of that time. In `main` each table has its usual name and columns:
 events, and the rows of the last sample. The variable `at_us` moves that view back in time: a
 message that ended later is then still queued or active.
+
+A row that is not finished stays so in the file when its process has gone. Such a message is *lost*,
+and no such row is waited for.
 """
 
 from __future__ import annotations
@@ -53,7 +56,8 @@ EVENTS: Mapping[str, EventTable] = {
         "status IN ('queued', 'active')",
         {
             "status": f"CASE WHEN {_BEGAN} > {{at}} THEN 'queued' WHEN {_ENDED} > {{at}} "
-            "THEN 'active' ELSE status END",
+            "THEN 'active' WHEN status = 'lost' AND recorded_us >= {at} THEN "
+            "if(waited_s IS NULL, 'queued', 'active') ELSE status END",
             "waited_s": f"CASE WHEN {_BEGAN} > {{at}} THEN NULL ELSE waited_s END",
             "ran_s": f"CASE WHEN {_ENDED} > {{at}} THEN NULL ELSE ran_s END",
         },
@@ -151,12 +155,41 @@ def moves(name: str, now_us: int) -> list[str]:
     return found
 
 
+def losses(now_us: int) -> str:
+    """The statement that marks the messages which were lost with their process by that sample."""
+    open_if = EVENTS["messages"].open_if
+    return (
+        f"UPDATE {SCHEMA}.messages AS event SET status = 'lost' "
+        f"WHERE {open_if} AND {_gone(str(now_us))}"
+    )
+
+
+def _gone(now: str) -> str:
+    """An SQL condition: the process of `event` has ended, as of the sample of that time.
+
+    It was there in the sample that the row is from, and its host has answered since. The client is
+    in no row of `procs`, so its rows are never of a process that has gone.
+    """
+    host = "{0}.session = event.session AND {0}.host = event.host"
+    place = host + " AND {0}.mesh_id = event.mesh_id AND {0}.rank = event.rank"
+    return (
+        f"EXISTS (SELECT 1 FROM {SCHEMA}.hosts AS heard "
+        f"WHERE heard.recorded_us = {now} AND {host.format('heard')}) "
+        f"AND EXISTS (SELECT 1 FROM {SCHEMA}.procs AS before "
+        f"WHERE before.recorded_us = event.recorded_us AND {place.format('before')} "
+        f"AND NOT EXISTS (SELECT 1 FROM {SCHEMA}.procs AS after "
+        f"WHERE after.recorded_us = {now} AND {place.format('after')} "
+        "AND after.state NOT IN ('failed', 'stopped') AND after.restarts = before.restarts))"
+    )
+
+
 def watermark(name: str) -> str:
     """The query for the time from which events of a table are needed next; NULL: all."""
-    events = EVENTS[name]
+    table, newest = f"{SCHEMA}.{name}", f"(SELECT max(recorded_us) FROM {SCHEMA}.samples)"
     return (
-        f"SELECT least(max(timestamp_us) - {MARGIN_US}, "
-        f"min(timestamp_us) FILTER ({events.open_if})) FROM {SCHEMA}.{name}"
+        f"SELECT least((SELECT max(timestamp_us) - {MARGIN_US} FROM {table}), "
+        f"(SELECT min(timestamp_us) FROM {table} AS event "
+        f"WHERE {EVENTS[name].open_if} AND NOT ({_gone(newest)})))"
     )
 
 

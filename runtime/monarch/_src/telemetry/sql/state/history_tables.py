@@ -17,7 +17,10 @@ MESSAGES = Table(
         Column("to_actor_id", "UBIGINT", "the `id` in `actors`"),
         Column("endpoint", "VARCHAR", "the endpoint that it is for"),
         Column("port_index", "UBIGINT", "always NULL: endpoints have names"),
-        Column("status", "VARCHAR", "queued, active, complete or failed"),
+        Column(
+            "status", "VARCHAR",
+            "queued, active, complete or failed; in a recording also lost, with its process",
+        ),
         Column("waited_s", "DOUBLE", "seconds in the queue; NULL while queued"),
         Column("ran_s", "DOUBLE", "seconds that the endpoint ran; NULL unless complete or failed"),
         *MESH,
