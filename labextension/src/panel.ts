@@ -9,6 +9,7 @@ import { Outcome, type Ask } from '../../monarch_jupyter/widgets/js/controls.js'
 import { button, debuggedText, pointText } from '../../monarch_jupyter/widgets/js/dom.js';
 import { MeshView } from '../../monarch_jupyter/widgets/js/mesh.js';
 import { LinesView } from '../../monarch_jupyter/widgets/js/line_list.js';
+import { PacedDrawing } from '../../monarch_jupyter/widgets/js/paced_drawing.js';
 import { RestartRankButton } from '../../monarch_jupyter/widgets/js/rank_restart.js';
 import { NewMeshForm, SessionList } from './forms.js';
 import type { LinkState } from './kernel_comm.js';
@@ -133,7 +134,7 @@ export class PanelView {
       }
     }
     for (const card of old.values()) {
-      card.node.remove();
+      card.close();
     }
   }
 
@@ -228,27 +229,39 @@ class MeshCard {
       this._open();
     } else {
       this._more.setAttribute('aria-expanded', 'false');
+      this._drawing?.end();
       this._view.close();
       this._view.node.remove();
       this._view.actions.remove();
-      this._view = null;
+      this._view = this._drawing = null;
     }
+  }
+
+  /** The mesh has ended. */
+  close(): void {
+    this._drawing?.end();
+    this.node.remove();
   }
 
   /** Show the ranks, if they are not. */
   private _open(): MeshView | null {
     if (this._view === null && this._mesh !== null) {
       this._more.setAttribute('aria-expanded', 'true');
-      this._view = new MeshView(this._mesh, this._ask, { bare: true });
-      this._bar.append(this._view.actions);
-      this.node.append(this._view.node);
+      const view = (this._view = new MeshView(this._mesh, this._ask, { bare: true }));
+      this._drawing = new PacedDrawing(() => {
+        if (this._mesh !== null) {
+          view.update(this._mesh);
+        }
+      });
+      this._bar.append(view.actions);
+      this.node.append(view.node);
     }
     return this._view;
   }
 
   update(mesh: Mesh): void {
     this._mesh = mesh;
-    this._view?.update(mesh);
+    this._drawing?.ask();
     setText(this._name, mesh.name);
     setText(this._state, mesh.state);
     this._state.dataset.state = mesh.state;
@@ -354,6 +367,7 @@ class MeshCard {
 
   private _mesh: Mesh | null = null;
   private _view: MeshView | null = null;
+  private _drawing: PacedDrawing | null = null;
   private readonly _bar: HTMLElement;
   private readonly _more: HTMLButtonElement;
   private readonly _failures: HTMLElement;

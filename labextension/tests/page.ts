@@ -7,8 +7,10 @@ import type { Request } from '../../monarch_jupyter/widgets/js/protocol.js';
 /** Make an empty page the one that views are made in; its document. */
 export function newPage(): Document {
   const { window } = new JSDOM('<body></body>');
-  const { document, Element, Event, HTMLElement, KeyboardEvent, Node } = window;
-  Object.assign(globalThis, { document, Element, Event, HTMLElement, KeyboardEvent, Node });
+  const { document, Element, Event, HTMLElement, KeyboardEvent, MutationObserver, Node } = window;
+  const requestAnimationFrame = (draw: () => void): void => void setImmediate(draw);
+  Object.assign(globalThis, { document, Element, Event, HTMLElement, KeyboardEvent, MutationObserver, Node });
+  Object.assign(globalThis, { requestAnimationFrame });
   window.HTMLCanvasElement.prototype.getContext = () => null; // jsdom has none
   return document;
 }

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { beforeEach, describe, test } from 'node:test';
 
-import { getAllByRole, getByRole, getByText, queryAllByRole } from '@testing-library/dom';
+import { findByRole, getAllByRole, getByRole, getByText, queryAllByRole } from '@testing-library/dom';
 
 import type { LinkState } from '../src/kernel_comm.js';
 import { PanelView, statusText } from '../src/panel.js';
@@ -219,6 +219,22 @@ describe('the panel', () => {
     assert.deepEqual(asked, [{ do: 'stop', mesh: 'u', ranks: [1] }]);
     getByRole(item('workers'), 'button', { name: 'Ranks' }).click();
     assert.equal(queryAllByRole(view.node, 'gridcell').length, 0);
+  });
+
+  test('draws changes of an opened mesh together that come while it draws', async () => {
+    show('live', mesh('u', { name: 'workers' }));
+    getByRole(item('workers'), 'button', { name: 'Ranks' }).click();
+    const tile = getByRole(item('workers'), 'gridcell', { name: 'workers gpus=1: idle' });
+    let changes = 0;
+    const observer = new MutationObserver(records => (changes += records.length));
+    observer.observe(tile, { attributeFilter: ['data-state'] });
+    for (let change = 0; change < 50; change += 1) {
+      show('live', mesh('u', { name: 'workers', rows: [row(0), row(1, { state: change % 2 ? 'idle' : 'busy' })] }));
+    }
+    show('live', mesh('u', { name: 'workers', rows: [row(0), row(1, { state: 'paused' })] }));
+    await findByRole(item('workers'), 'gridcell', { name: /^workers gpus=1: paused/ });
+    observer.disconnect();
+    assert.ok(changes <= 2, `${changes} changes were drawn`);
   });
 
   test('offers to attach to kept sessions that nobody holds, and to no others', () => {

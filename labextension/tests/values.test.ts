@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 
-import { getAllByRole, getByRole } from '@testing-library/dom';
+import { findByRole, findByText, getAllByRole, getByRole, waitFor } from '@testing-library/dom';
 
 import { pointOf } from '../../monarch_jupyter/widgets/js/grid.js';
 import widget from '../../monarch_jupyter/widgets/js/value_grid.js';
@@ -87,13 +87,13 @@ describe('a grid of values', () => {
     assert.ok(document.body.textContent.includes('4 values, 4 different, 1 not finite'));
   });
 
-  test('changes what is another in place, and keeps the rank that was chosen in view', () => {
+  test('changes what is another in place, and keeps the rank that was chosen in view', async () => {
     const page = shown(values(0, ['1', '2', '3', '4']));
     const kept = cell('hosts=1 gpus=0: 3');
     kept.click();
     page.hear(values(0, ['1', '2', '3', '4']));
     page.hear(delta(1, { 2: 7 }));
-    assert.equal(cell('hosts=1 gpus=0: 7'), kept);
+    assert.equal(await findByRole(document.body, 'gridcell', { name: 'hosts=1 gpus=0: 7' }), kept);
     assert.equal(reading(), 'hosts=1 gpus=0: 7');
     // The scale has moved, and so have the colours of the others.
     assert.equal(cell('hosts=1 gpus=1: 4').style.getPropertyValue('--mx-heat'), '32%');
@@ -101,25 +101,43 @@ describe('a grid of values', () => {
     assert.equal(kept.getAttribute('aria-selected'), 'false');
   });
 
-  test('is laid out anew for other dims and for what are no numbers', () => {
+  test('is laid out anew for other dims and for what are no numbers', async () => {
     const page = shown(values(0, ['1', '2', '3', '4']));
     page.hear(values(1, ['5', '6'], { gpus: 2 }));
-    assert.equal(getAllByRole(document.body, 'gridcell').length, 2);
+    const isDrawn = (): void => {
+      assert.equal(getAllByRole(document.body, 'gridcell').length, 2);
+    };
+    await waitFor(isDrawn, { container: document.body });
     page.hear(texts(2, ["'a'", "'a'", "'a'", "'<b>'"]));
-    assert.equal(cell("hosts=1 gpus=1: '<b>'").textContent, "'<b>'");
+    const last = await findByRole(document.body, 'gridcell', { name: "hosts=1 gpus=1: '<b>'" });
+    assert.equal(last.textContent, "'<b>'");
     assert.ok(document.body.textContent.includes('4 values, 2 different'));
     assert.equal(document.querySelector<HTMLElement>('.mx-scale')?.hidden, true);
   });
 
-  test('calls values alike only if their contents were compared', () => {
+  test('calls values alike only if their contents were compared', async () => {
     const page = shown(texts(0, ["'a'", "'a'", "'a'", "'a'"]));
     assert.ok(document.body.textContent.includes('4 values, all alike'));
     const unread = 'Tensor [8] on cuda:0 (contents not compared)';
     page.hear(texts(1, [unread, unread, unread, unread]));
-    assert.ok(document.body.textContent.includes('4 values, contents not compared'));
+    await findByText(document.body, '4 values, contents not compared');
     assert.ok(!document.body.textContent.includes('alike'));
     page.hear(texts(2, [unread, unread, unread, "'a'"]));
-    assert.ok(document.body.textContent.includes('4 values, 2 different, contents not compared'));
+    await findByText(document.body, '4 values, 2 different, contents not compared');
+  });
+
+  test('draws changes together that come while it draws', async () => {
+    const page = shown(values(0, ['1', '2', '3', '4']));
+    const changed = cell('hosts=1 gpus=0: 3');
+    let changes = 0;
+    const observer = new MutationObserver(records => (changes += records.length));
+    observer.observe(changed, { attributeFilter: ['aria-label'] });
+    for (let seq = 1; seq <= 50; seq += 1) {
+      page.hear(delta(seq, { 2: 100 + seq }));
+    }
+    await findByRole(document.body, 'gridcell', { name: 'hosts=1 gpus=0: 150' });
+    observer.disconnect();
+    assert.ok(changes <= 2, `${changes} changes were drawn`);
   });
 
   test('asks for all values when it begins and says when it leaves', () => {

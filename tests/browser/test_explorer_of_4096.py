@@ -147,3 +147,42 @@ def test_a_page_that_gets_changes_faster_than_it_can_draw_draws_some_of_them_and
     assert 1 <= changes < 40
     expect(page.locator('.mx-cell[data-state="busy"]')).to_have_count(RANKS)
     page.close()
+
+
+FLOOD_OF_VALUES = """
+async () => {
+  const tile = document.querySelector(".mx-cell");
+  const isLast = () => tile.getAttribute("aria-label").endsWith(": 41");
+  let changes = 0;
+  new MutationObserver(records => { changes += records.length; })
+    .observe(tile, {attributeFilter: ["aria-label"]});
+  const ranks = [...document.querySelectorAll(".mx-cell")].map((_, rank) => rank);
+  for (let seq = 1; seq <= 41; seq += 1) {
+    const numbers = ranks.map(rank => rank + seq);
+    window.hear({type: "values_delta", seq, ranks, numbers, texts: numbers.map(String)});
+    await new Promise(resolve => setTimeout(resolve));
+  }
+  while (!isLast()) { await new Promise(requestAnimationFrame); }
+  return changes;
+}
+"""
+
+
+def test_a_grid_that_gets_values_faster_than_it_can_draw_draws_some_of_them_and_the_last(
+    browser: Browser,
+) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 1200})
+    page.set_content(f"<style>{bundle.styles('explorer')}</style><main></main>")
+    numbers = list(range(RANKS))
+    values = {
+        "type": "values", "seq": 0, "sizes": {"gpus": RANKS}, "dims": ["gpus"],
+        "indices": {"gpus": numbers}, "fixed": {}, "numbers": numbers,
+        "texts": [str(number) for number in numbers],
+    }  # fmt: skip
+    page.evaluate(VIEW, [bundle.joined("value_grid"), json.dumps(values)])
+    expect(page.locator(".mx-cell")).to_have_count(RANKS)
+    changes = page.evaluate(FLOOD_OF_VALUES)
+    assert 1 <= changes < 40
+    last = page.get_by_role("gridcell", name=f"gpus={RANKS - 1}: {RANKS + 40}", exact=True)
+    expect(last).to_be_visible()
+    page.close()

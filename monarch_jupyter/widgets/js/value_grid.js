@@ -8,6 +8,7 @@
 
 import { count, element, extentText, pointText, setAttribute, setText } from "./dom.js";
 import { RankGrid, pointOf, rankOf, ranksOf } from "./grid.js";
+import { PacedDrawing } from "./paced_drawing.js";
 import { connectView } from "./requests.js";
 import { reduceValues } from "./views.js";
 
@@ -264,15 +265,24 @@ function render({ model, el }) {
     if (sync) {
       connection.sync();
     }
-    if (view !== null && view !== known && !view.stale) {
-      shown.update(view);
-    }
+    const isChanged = view !== known;
     known = view;
+    if (isChanged) {
+      drawing.ask();
+    }
   };
+  const drawing = new PacedDrawing(() => {
+    if (known !== null && !known.stale) {
+      shown.update(known);
+    }
+  });
   const connection = connectView({ model, el }, { take });
   el.append(shown.node);
   connection.begin(model.get("first"));
-  return () => connection.end();
+  return () => {
+    drawing.end();
+    connection.end();
+  };
 }
 
 export default { render };
