@@ -39,11 +39,11 @@ demo: $(VENV)/.demo ## run the first tutorial and print what its cells show
 	@$(PY) scripts/show_notebook.py $(NOTEBOOK)
 
 .PHONY: test
-test: $(VENV)/.tests ## the tests, but for slow ones: runtime, notebook, packaging, browser
+test: $(VENV)/.tests ## the tests, but for slow ones: runtime, notebook, packaging, browser, tutorials
 	@$(if $(ARGS),$(PY) -m pytest $(ARGS),$(PY) scripts/run_tests.py --leave-out slow $$(scripts/system_packages.sh --leave-out))
 
 .PHONY: test-all
-test-all: $(VENV)/.tests ## every test, slow ones and the tutorials too
+test-all: $(VENV)/.tests ## every test, slow ones too
 	@$(PY) scripts/run_tests.py $$(scripts/system_packages.sh --leave-out) $(ARGS)
 
 # What each run of the tests begins with; no file of this name is written.

@@ -2,9 +2,9 @@
 
     run_tests.py [--leave-out MARKER]... [PYTEST ARGUMENTS]
 
-`make test-all` runs every test, `make test` leaves out those that are marked `slow`, and the
-notebooks. A notebook is executed, and its outputs compared with the stored ones by their kinds
-(`scripts/output_kinds.py`).
+`make test-all` runs every test, `make test` leaves out those that are marked `slow`. Both execute
+each notebook, and compare its outputs with the stored ones by their kinds
+(`scripts/output_kinds.py`), which takes four minutes in the background.
 
 Runs in: the process of `make`; a thread runs each lane but the first. Every pytest gets the
 arguments. The first lane is shown as it goes, the others when all have ended. The tests of the leak
@@ -103,15 +103,15 @@ def second_lane() -> list[Run]:
     return [Run("faults", (*NO_CACHE, *NO_NOTEBOOKS), tuple(folders))] if folders else []
 
 
-def lane_beside(*, notebooks: bool) -> list[Run]:
+def lane_beside() -> list[Run]:
     """What goes on in the background."""
     there = tuple(str(path) for name in BESIDE if (path := TESTS / name).exists())
     paths = (f"--ignore={LEAKS}", *there)
-    lane = [Run("beside", (*NO_CACHE, *NO_NOTEBOOKS), paths, IN_THE_BACKGROUND)]
-    if notebooks:
-        options = (*NO_CACHE, *COMPARED, "--nbmake", "--nbmake-timeout=120")
-        lane.append(Run("notebooks", options, ("notebooks",), IN_THE_BACKGROUND))
-    return lane
+    executed = (*NO_CACHE, *COMPARED, "--nbmake", "--nbmake-timeout=120")
+    return [
+        Run("beside", (*NO_CACHE, *NO_NOTEBOOKS), paths, IN_THE_BACKGROUND),
+        Run("notebooks", executed, ("notebooks",), IN_THE_BACKGROUND),
+    ]
 
 
 # --- one process of pytest ------------------------------------------------------------------------
@@ -231,8 +231,7 @@ def main(arguments: Sequence[str]) -> int:
     if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     outcome = Outcome()
-    beside = lane_beside(notebooks="slow" not in options.leave_out)
-    with running(beside, given, outcome):
+    with running(lane_beside(), given, outcome):
         if (os.cpu_count() or 1) >= CORES_FOR_TWO:
             with running(second_lane(), given, outcome):
                 run_lane(first_lane(), given, outcome, sys.stdout)

@@ -142,9 +142,11 @@ def test_marked_tests_are_left_out_of_every_lane_when_asked_for(checkout: Checko
     )
     for folder in ("unit", "fault", "browser"):
         checkout.write(f"tests/{folder}/test_it.py", text)
+    checkout.write("notebooks/test_d.py", "def test_it(): pass\n")
     done = checkout.run("--leave-out", "slow", "--leave-out", "browser")
     assert done.returncode == 0
     assert sorted(checkout.ran()) == [
+        "notebooks/test_d.py::test_it",
         "tests/browser/test_it.py::test_quick",
         "tests/fault/test_it.py::test_quick",
         "tests/unit/test_it.py::test_quick",
