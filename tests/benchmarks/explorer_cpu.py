@@ -34,7 +34,7 @@ from tests.browser.lab import (
     running_lab,
 )
 
-SETTLED_MS = 5_000  # what a cell or a first picture leaves to do is not what is asked about
+SETTLED_MS = 5_000  # after this time, work of the last cell or the first drawing is done
 SETUP = """
 from monarch import observe
 from tests.benchmarks.explorer_cpu import MadeUpRanks

@@ -61,7 +61,7 @@ class LargeScene(Scene):
 
 
 class Picture(NamedTuple):
-    """A picture to draw: its file, what it shows, the theme of Textual, and the keys to press."""
+    """A picture of the docs: the file, the scene, the theme of Textual, and the keys to press."""
 
     file: str
     scene: Scene

@@ -7,7 +7,7 @@
  */
 
 /**
- * Of the page only the used part. `painted` calls back when what was just changed is on the screen.
+ * The time and the timers of a page. `painted` calls back when the last change of the page is on the screen.
  * @typedef {object} Clock
  * @property {() => number} now in ms
  * @property {(callback: () => void) => void} painted

@@ -203,8 +203,8 @@ class Extent(Mapping[str, int]):
 class Point(Mapping[str, int]):
     """One place in an extent, as in ``{'hosts': 1/2, 'gpus': 1/4}``.
 
-    Immutable, picklable, not hashable. A mapping from label to coordinate. ``rank`` is its
-    row-major position. Equal to a point with the same rank and extent, and to nothing else.
+    Immutable, picklable, hashable. A mapping from label to coordinate. ``rank`` is its row-major
+    position. Equal to a point with the same rank and extent, and to nothing else.
     ValueError if the extent has no such rank.
     """
 
