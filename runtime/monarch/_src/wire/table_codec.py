@@ -25,6 +25,7 @@ class _Column(msgspec.Struct, array_like=True, gc=False):
 
 
 _unpack = unpacker(list[_Column])
+_NUMBERS = frozenset((bool, int, float))
 
 
 def packed(columns: Sequence[Sequence[Cell]]) -> bytes:
@@ -33,12 +34,12 @@ def packed(columns: Sequence[Sequence[Cell]]) -> bytes:
 
 
 def _packed(column: Sequence[Cell]) -> _Column:
-    # Keyed by type too: 1, 1.0 and True are equal.
-    places: dict[tuple[type, Cell], int] = {}
-    indexes = [places.setdefault((type(cell), cell), len(places)) for cell in column]
-    if 2 * len(places) > len(column):
+    # 1, 1.0 and True are equal: a column of several such types is sent as it is.
+    distinct = dict.fromkeys(column)
+    if 2 * len(distinct) > len(column) or len(_NUMBERS.intersection(map(type, column))) > 1:
         return _Column(list(column))
-    return _Column([cell for _, cell in places], indexes)
+    places = {cell: place for place, cell in enumerate(distinct)}
+    return _Column(list(distinct), list(map(places.__getitem__, column)))
 
 
 def unpacked(data: bytes, columns: int, rows: int) -> Columns:

@@ -323,8 +323,8 @@ def _in_order(table: Table, rows: list[Row]) -> list[Row]:
     place = table.place
     if place is None or Source.PROCESSES not in table.source:
         return rows
-    keys = (table.index(place.mesh_id), table.index(place.rank))
-    return sorted(rows, key=lambda row: tuple(int(row[key] or 0) for key in keys))
+    mesh, rank = table.index(place.mesh_id), table.index(place.rank)
+    return sorted(rows, key=lambda row: (row[mesh] or 0, row[rank] or 0))
 
 
 def _frames(mesh: MeshStacks) -> Iterable[Row]:

@@ -16,7 +16,6 @@ from monarch._src.actor.run.mailbox import caller_of
 from monarch._src.actor.state.history import (
     HISTORY,
     EndedSpan,
-    Handled,
     LogRecord,
     Sent,
     TorchEvent,
@@ -29,6 +28,7 @@ from monarch._src.telemetry.sql.place import (
     place_of,
     shape_json,
     view_json,
+    wall_offset_ns,
     wall_us,
 )
 from monarch._src.telemetry.sql.state.rows import Row, wants_before
@@ -79,13 +79,12 @@ def _all_messages(run: Runtime) -> Iterator[_Message]:
     HISTORY.expire(time.monotonic_ns())
     names = _names()
     if HISTORY.handled is not None:
-        for item in HISTORY.handled.all():
-            one = Handled(*item)
-            begun = None if one.ran_ns < 0 else one.ended_ns - one.ran_ns
+        rows = HISTORY.handled.all()
+        for ended_ns, actor, caller, sent_by, call, endpoint, arrived_ns, ran_ns, failed in rows:
             yield _Message(
-                one.actor, names.get(one.actor, ""), one.caller, one.sent_by, one.call,
-                one.endpoint, one.arrived_ns, begun, one.ended_ns,
-                "failed" if one.failed else "complete",
+                actor, names.get(actor, ""), caller, sent_by, call, endpoint, arrived_ns,
+                None if ran_ns < 0 else ended_ns - ran_ns, ended_ns,
+                "failed" if failed else "complete",
             )  # fmt: skip
     for cell in cells_of(run):
         yield from _unfinished(run, cell)
@@ -116,15 +115,16 @@ def _now(
 
 
 def _messages(run: Runtime) -> Iterator[Row]:
-    place = place_of(run)
+    place, offset_ns = place_of(run), wall_offset_ns()
     for one in _all_messages(run):
         waited_s = None if one.begun_ns is None else (one.begun_ns - one.arrived_ns) / NS_PER_S
         ran_s = None
         if one.ended_ns is not None and one.begun_ns is not None:
             ran_s = (one.ended_ns - one.begun_ns) / NS_PER_S
         yield (
-            one.number(run), wall_us(one.arrived_ns), actor_number(one.sent_by, one.caller),
-            actor_number(one.actor, run.name), one.endpoint, None, one.status, waited_s, ran_s,
+            one.number(run), (offset_ns + one.arrived_ns) // 1000,
+            actor_number(one.sent_by, one.caller), actor_number(one.actor, run.name), one.endpoint,
+            None, one.status, waited_s, ran_s,
             *place, one.name, one.caller, one.call or None,
         )  # fmt: skip
 

@@ -76,8 +76,13 @@ def wall_us(monotonic_ns: int) -> int:
 
     The same time gives the same number again, unless the system's clock has been set.
     """
+    return (wall_offset_ns() + monotonic_ns) // 1000
+
+
+def wall_offset_ns() -> int:
+    """The wall clock less the monotonic clock. Reading them takes longer than using the result."""
     global _offset_ns
     offset_ns = epoch_ns()
     if abs(offset_ns - _offset_ns) > _CLOCK_STEP_NS:
         _offset_ns = offset_ns
-    return (_offset_ns + monotonic_ns) // 1000
+    return _offset_ns
