@@ -1,0 +1,34 @@
+"""The commands of the page of benchmarks, as they are run."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from tests.benchmarks.page import PAGE, commands
+
+TEXT = """
+`python -m tests.benchmarks.one`: text. `python -m tests.benchmarks.two --peer PEER_PYTHON --n 2`
+`python -m tests.benchmarks.both --torchmonarch PYTHON --ray PYTHON --rounds 2`, then
+`python -m tests.benchmarks.three --peer PEER_PYTHON --ray RAY_PYTHON` and `python -m other`
+"""
+
+
+def test_a_command_gets_the_interpreters_of_its_peers() -> None:
+    assert commands(TEXT, {"torchmonarch": "/tm", "ray": "/ray"}) == [
+        ["-m", "tests.benchmarks.one"],
+        ["-m", "tests.benchmarks.two", "--peer", "/tm", "--n", "2"],
+        ["-m", "tests.benchmarks.both", "--torchmonarch", "/tm", "--ray", "/ray", "--rounds", "2"],
+        ["-m", "tests.benchmarks.three", "--peer", "/tm", "--ray", "/ray"],
+    ]
+
+
+def test_a_command_runs_without_a_peer_that_is_absent() -> None:
+    found = commands(TEXT, {"torchmonarch": None, "ray": "/ray"})
+    assert found[1] == ["-m", "tests.benchmarks.two", "--n", "2"]
+    assert found[2] == ["-m", "tests.benchmarks.both", "--ray", "/ray", "--rounds", "2"]
+
+
+def test_the_page_names_programs_that_exist() -> None:
+    found = commands(PAGE.read_text(), {"torchmonarch": None, "ray": None})
+    assert len(found) > 15
+    assert [one[1] for one in found if importlib.util.find_spec(one[1]) is None] == []
