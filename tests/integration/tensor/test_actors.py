@@ -15,7 +15,6 @@ from monarch._src.tensor.ranks.forwarded_calls import waiting
 from monarch.actor import (
     Actor,
     ActorError,
-    ActorMesh,
     ProcMesh,
     as_endpoint,
     current_rank,
@@ -192,7 +191,7 @@ def test_tensors_of_another_mesh_are_refused(
 def test_an_actor_that_ends_is_told_and_keeps_no_tensor(
     pair: ProcMesh, models: Any, x: Any, faults: Faults
 ) -> None:
-    faulty: ActorMesh = pair.spawn("faulty", Model)
+    faulty = pair.spawn("faulty", Model)
     with pytest.raises((ActorError, monarch.actor.SupervisionError)):
         faulty.leave.call(x).get()
     faults.take()

@@ -340,7 +340,7 @@ def test_a_renamed_mesh_has_tensors_of_its_own_and_takes_those_of_the_mesh(
     split = square.flatten("rank")
     rank = square.rank_tensor("dp") * 2 + square.rank_tensor("tp")
     with renamed.activate():
-        x = torch.ones(1, dtype=torch.int64)
+        x: Any = torch.ones(1, dtype=torch.int64)
         assert monarch.get_active_mesh().sizes == {"host": 2, "gpu": 2}
     assert on_both(renamed.rank_tensor("gpu").reduce("gpu")) == [1] * 4
     with pytest.raises(KeyError, match="no dim 'tp'; it has host, gpu"):

@@ -59,7 +59,7 @@ def fails_on_one(x: Any, rank: Any) -> Any:
 def test_a_rank_without_a_value_fails_a_collective_on_its_peers_too(pair: ProcMesh) -> None:
     function = monarch.remote(fails_on_one, propagate=lambda x, rank: x)
     with pair.activate():
-        x = torch.ones(2)
+        x: Any = torch.ones(2)
         half = function(x, pair.rank_tensor("gpus"))
         reduced = half.reduce("gpus")
         moved = half.slice_mesh(gpus=1).to_mesh(pair.slice(gpus=0))
@@ -99,7 +99,7 @@ def test_a_backward_that_fails_names_the_line_of_the_program(pair: ProcMesh) -> 
 
 def test_a_dead_rank_ends_what_waits_and_a_slice_goes_on(faulty: ProcMesh, faults: Faults) -> None:
     with faulty.activate():
-        x = torch.ones(2)
+        x: Any = torch.ones(2)
         assert monarch.inspect(x.reduce()).tolist() == [3.0] * 2
         pid = monarch.remote(os.getpid).call().get().item(gpus=2)
 

@@ -134,7 +134,7 @@ def test_a_part_is_copied_moved_and_lent_and_its_place_in_memory_is_not_told(
     pair: ProcMesh,
 ) -> None:
     with pair.activate():
-        x = torch.arange(6.0).reshape(3, 2)
+        x: Any = torch.arange(6.0).reshape(3, 2)
         row = x[pair.rank_tensor("gpus") + 1]
         other = copy.deepcopy(row)
         row.mul_(2)

@@ -239,7 +239,8 @@ def gradients(steps: list[Step], operations: Mapping[str, Operation]) -> list[An
     ]
     made = run(steps, operations, [leaf * 1 for leaf in leaves])
     try:
-        sum(one.sum() for one in made).backward()
+        total: Any = sum(one.sum() for one in made)
+        total.backward()
     except RuntimeError as error:
         return str(error)[:60]
     return [leaf.grad for leaf in leaves]

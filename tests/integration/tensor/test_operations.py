@@ -208,7 +208,7 @@ def test_memory_of_tensors_that_are_gone_is_freed_on_the_ranks(pair: ProcMesh) -
 
     count = monarch.remote(held)
     with pair.activate():
-        kept = torch.ones(12345)
+        kept: Any = torch.ones(12345)
         gone = kept + 1
         assert list(count.call().get().values()) == [2, 2]
         del gone
@@ -257,7 +257,7 @@ def test_one_element_with_a_stride_travels(pair: ProcMesh) -> None:
     local = torch.arange(3.0)[1::2]
     assert local.stride() == (2,)
     with pair.activate():
-        element = torch.arange(3.0)[1::2]
+        element: Any = torch.arange(3.0)[1::2]
         found = [element, element.reduce("gpus", "stack"), monarch.to_mesh(local, pair)]
         found.append(element.slice_mesh(gpus=0).to_mesh(pair))
     assert [one.tolist() for one in monarch.inspect(found, gpus=1)] == [
@@ -400,7 +400,7 @@ def test_a_number_as_a_tensor_stays_local_and_says_how_to_make_it_on_the_ranks(
         with pytest.raises(ValueError, match=r"torch\.full\(\(\), number\)"):
             step += x.sum()
         with pytest.raises(ValueError, match=r"a = a \+ b"):
-            torch._foreach_add_([torch.zeros(2, device="cpu")[:], monarch.inspect(x)], [x, x])
+            torch._foreach_add_([torch.zeros(2, device="cpu")[:], monarch.inspect(x)], [x, x])  # pyright: ignore[reportPrivateImportUsage]
         scale = torch.full((), 0.5, requires_grad=True)
         optimizer = torch.optim.SGD([scale], 0.1)
         (x * scale).sum().backward()

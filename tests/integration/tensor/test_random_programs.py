@@ -169,7 +169,8 @@ def gradients(steps: list[tuple[str, int, int, int]]) -> list[Any]:
     made: list[Any] = list(leaves)
     for name, first, second, n in steps:
         made.append(SMOOTH[name](made[first % len(made)], made[second % len(made)], n))
-    sum(one.sum() for one in made).backward()
+    total: Any = sum(one.sum() for one in made)
+    total.backward()
     return [leaf.grad for leaf in leaves]
 
 

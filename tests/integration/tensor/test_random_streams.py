@@ -90,7 +90,7 @@ class Program:
 
     def reduce(self, one: Made, other: Made, n: int) -> None:
         there = one.there.reduce("gpus") % 97
-        total = sum(one.here) % 97
+        total: Any = sum(one.here) % 97
         self.made.append(Made(there, [total.clone() for _ in range(RANKS)]))
 
     def borrow(self, one: Made, other: Made, n: int) -> None:

@@ -114,6 +114,7 @@ def test_a_weight_that_was_the_argument_at_first_is_not_taken_for_it(pair: ProcM
 def test_a_training_step_with_gradients_of_its_own(pair: ProcMesh) -> None:
     def step(weight: Any, x: Any) -> Any:
         loss = ((x @ weight) ** 2).mean()
+        gradient: Any
         (gradient,) = torch.autograd.grad(loss, [weight])
         with torch.no_grad():
             weight -= 0.1 * gradient.reduce("gpus", "avg")
@@ -183,7 +184,7 @@ def test_a_collective_in_a_region_fails_on_all_ranks_if_one_has_no_value(pair: P
 def test_a_region_of_a_slice_runs_on_that_slice(pair: ProcMesh) -> None:
     compiled = monarch.compile(lambda x: x.add_(1) * 10)
     with pair.activate():
-        x = torch.zeros(2)
+        x: Any = torch.zeros(2)
     part = x.slice_mesh(gpus=1)
     found = [compiled(part) for _ in range(4)]
     assert [one[0].item() for one in monarch.inspect(found)] == [10.0, 20.0, 30.0, 40.0]
@@ -241,11 +242,12 @@ def test_arguments_that_do_not_fit_are_refused(pair: ProcMesh, square: ProcMesh)
     compiled = monarch.compile(lambda *args: args[0] + 1)
     local = torch.ones(2)
     with pytest.raises(TypeError, match="takes a function, not int"):
-        monarch.compile(3)
+        monarch.compile(3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="no device mesh is active"):
         compiled(1)
     with pair.activate():
-        x, gone = torch.ones(2), torch.ones(2)
+        x = torch.ones(2)
+        gone: Any = torch.ones(2)
         gone.drop()
         with pytest.raises(TypeError, match=r"a local tensor of shape \[2\]"):
             compiled(x, local)
@@ -314,7 +316,7 @@ def test_it_runs_in_inference_mode_and_out_of_it(pair: ProcMesh) -> None:
 def test_regions_are_freed_on_the_ranks_with_their_function(pair: ProcMesh) -> None:
     compiled = monarch.compile(lambda x: x + 1, verify=False)
     with pair.activate():
-        x = torch.ones(2)
+        x: Any = torch.ones(2)
         compiled(x), compiled(x)
         freed = list[int]()
         channel = x.monarch_handle.channel

@@ -155,8 +155,8 @@ def test_without_a_mesh_or_with_bad_arguments_it_says_so(pair: ProcMesh) -> None
     with pytest.raises(ValueError, match="no device mesh is active"):
         monarch.remote(os.getpid).call()
     with pytest.raises(ValueError, match="propagate='no'"):
-        monarch.remote(os.getpid, propagate="no")
+        monarch.remote(os.getpid, propagate="no")  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="not 3"):
-        monarch.remote(3)
+        monarch.remote(3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="made by monarch"):
-        monarch.call_on_shard_and_fetch(os.getpid)
+        monarch.call_on_shard_and_fetch(os.getpid)  # pyright: ignore[reportArgumentType]

@@ -66,7 +66,7 @@ def test_a_tensor_of_before_says_that_it_is_lost_and_where(
     renewed: ProcMesh, restarts: Restarts
 ) -> None:
     with renewed.activate():
-        old = torch.ones(2)
+        old: Any = torch.ones(2)
         weight = torch.ones(2, requires_grad=True)
         assert on_all(old + 1) == [[2.0] * 2] * 3
         pid = kill(renewed, 2, restarts)
@@ -161,7 +161,7 @@ def test_the_last_death_that_a_policy_allows_is_final(
 ) -> None:
     procs = spawn_procs({"gpus": 2}, name="few", preload=TORCH, restart=Restart(at_most=1))
     with procs.activate():
-        x = torch.ones(1)
+        x: Any = torch.ones(1)
         kill(procs, 1, restarts)
         pid = monarch.remote(os.getpid).call().get(timeout=60).item(gpus=1)
         y = torch.ones(1)

@@ -28,7 +28,7 @@ def names(simulator: Simulator) -> list[str]:
 
 def test_shapes_are_those_of_torch_and_values_are_not_computed() -> None:
     with Simulator(hosts=2, gpus=4).mesh.activate() as mesh:
-        x = torch.ones(3, 5, requires_grad=True)
+        x: Any = torch.ones(3, 5, requires_grad=True)
         y = (x @ torch.randn(5, 7, dtype=torch.float32)).relu()
         y.sum().backward()
         rank = mesh.rank_tensor("gpu")
@@ -43,7 +43,7 @@ def test_shapes_are_those_of_torch_and_values_are_not_computed() -> None:
 
 def test_errors_of_shapes_are_raised_at_their_lines() -> None:
     with Simulator(hosts=1, gpus=2).mesh.activate() as mesh:
-        x = torch.ones(2, 3)
+        x: Any = torch.ones(2, 3)
         with pytest.raises(RuntimeError, match="must have same reduction dim"):
             x @ x
         with pytest.raises(KeyError, match="no dim 'gpus'"):
@@ -63,7 +63,7 @@ def test_errors_of_shapes_are_raised_at_their_lines() -> None:
 def test_time_and_memory_are_those_of_shapes_and_of_the_machine() -> None:
     simulator = Simulator(hosts=1, gpus=4, machine=EIGHT_BYTES_A_SECOND)
     with simulator.mesh.activate():
-        x = torch.zeros(2, 2)  # 16 bytes are written: 2 s
+        x: Any = torch.zeros(2, 2)  # 16 bytes are written: 2 s
         y = x + x  # 32 bytes are read and 16 written: 6 s
         z = y.view(4)  # shares the memory of y
         del y
@@ -83,7 +83,7 @@ def test_slices_run_side_by_side_and_wait_for_what_they_are_sent() -> None:
     simulator = Simulator.with_dims({"stage": 2}, machine=EIGHT_BYTES_A_SECOND)
     first, second = (simulator.mesh.slice(stage=stage) for stage in range(2))
     with first.activate():
-        x = torch.zeros(4)  # 16 bytes: until 2 s
+        x: Any = torch.zeros(4)  # 16 bytes: until 2 s
         x += 1.0  # 32 bytes: until 8 s
     with second.activate():
         own = torch.zeros(8)  # 32 bytes: until 4 s
@@ -120,7 +120,7 @@ def test_a_training_step_is_counted_as_by_hand() -> None:
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         loss = net(torch.randn(16, 64)).sum()
         loss.backward()
-        weight = net.weight
+        weight: Any = net.weight
         weight.grad = weight.grad.reduce("gpu", reduction="avg")
         optimizer.step()
     report = simulator.report()
@@ -191,7 +191,7 @@ class Trainer(Actor):
     @endpoint
     def train(self, procs: ProcMesh) -> tuple[bool, list[str], int]:
         with procs.activate() as mesh:
-            x = torch.ones(3)
+            x: Any = torch.ones(3)
             total = x.reduce("gpus") * mesh.rank_tensor("gpus")
         return math.isnan(monarch.inspect(total)[0]), list(mesh.sizes), mesh.size()
 
@@ -218,7 +218,8 @@ def test_actors_of_a_class_compute_without_values(spawn_procs: Callable[..., Pro
         manager: Any = one.spawn("manager", Manager)
         assert manager.train.call_one(procs).get(timeout=60) == (True, ["gpus"], 2)
     with procs.activate():
-        assert monarch.inspect(torch.ones(1).reduce("gpus")).tolist() == [2.0]
+        x: Any = torch.ones(1)
+        assert monarch.inspect(x.reduce("gpus")).tolist() == [2.0]
 
 
 @pytest.mark.slow

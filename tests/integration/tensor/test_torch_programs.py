@@ -124,7 +124,8 @@ def of_module(make: Callable[[], nn.Module], *shape: int) -> Callable[[], Any]:
                 parameter.copy_((ramp(parameter.numel()) + place).sin().view_as(parameter))
         x = ramp(*shape).sin().requires_grad_()
         outputs = tensors_of(module(x))
-        sum((one**2).sum() for one in outputs).backward()
+        total: Any = sum((one**2).sum() for one in outputs)
+        total.backward()
         return [*outputs, x.grad, *(parameter.grad for parameter in module.parameters())]
 
     return program
@@ -253,7 +254,7 @@ def test_complex_numbers_and_their_conjugates(pair: ProcMesh, program: Callable[
 def test_conjugates_travel(pair: ProcMesh) -> None:
     local = torch.complex(ramp(2), ramp(2) + 3).conj()
     with pair.activate():
-        x = torch.complex(ramp(2), ramp(2) + 3)
+        x: Any = torch.complex(ramp(2), ramp(2) + 3)
         found = [
             x.conj().reduce("gpus", "stack")[1], x.conj().slice_mesh(gpus=0).to_mesh(pair),
             monarch.to_mesh(local, pair), monarch.remote(lambda x: x.conj())(x),

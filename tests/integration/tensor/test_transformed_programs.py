@@ -29,6 +29,7 @@ pytestmark = [
 make_fx: Any = import_module("torch.fx.experimental.proxy_tensor").make_fx
 while_loop: Any = import_module("torch._higher_order_ops").while_loop
 checkpoint: Any = import_module("torch.utils.checkpoint").checkpoint
+to_dlpack: Any = import_module("torch.utils.dlpack").to_dlpack
 
 
 def f(x: Any) -> Any:
@@ -138,7 +139,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "numpy": (lambda: data().numpy(), r"numpy\(\) at line \d+ .*fetch_shard"),
     "tolist": (lambda: data().tolist(), r"tolist\(\) at line \d+ .*fetch_shard"),
     "data_ptr": (lambda: data().data_ptr(), r"data_ptr\(\) concerns memory"),
-    "to_dlpack": (lambda: torch.utils.dlpack.to_dlpack(data()), "data pointer"),  # torch's words
+    "to_dlpack": (lambda: to_dlpack(data()), "data pointer"),  # torch's words
     "cond": (
         lambda: torch.cond(data().sum() > 0, f, f, (data(),)),
         r"cond calls .*torch\.where\(\.\.\.\)",
