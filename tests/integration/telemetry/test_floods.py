@@ -213,7 +213,9 @@ if __name__ == "__main__":
     ((agent,),) = query("SELECT agent_pid FROM hosts").rows
     before = peak_mib(agent)
     stalled = writer.write.call_one(os.getpid(), int(sys.argv[1])).get()
-    letters = sum(line.text.count("x") for line in received)  # a busy rank ends a line later
+    # A busy rank ends a line later, which is told as it is so far, and again once it has ended.
+    told = [line for line in received[:-1] if line.whole] + received[-1:]
+    letters = sum(line.text.count("x") for line in told)
     print(stalled, letters, peak_mib(agent) - before, flush=True)
     end()
     procs.stop().get()
