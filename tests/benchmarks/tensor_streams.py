@@ -45,31 +45,30 @@ def products(square: Any) -> Any:
 def step_ms(mesh: ProcMesh, steps: int, use: Callable[[Any], None] | None, stream: str) -> float:
     """Milliseconds for a step that computes on `main` and uses a tensor on a stream."""
     other = monarch.Stream(stream)
+
+    def step() -> Any:
+        if use is None:
+            return products(square)
+        if stream == "main":
+            use(value)
+            return products(square)
+        there, borrow = other.borrow(value, mutable=True)
+        with borrow:  # until the products are issued: what follows the drop waits for the use
+            use(there)
+            return products(square)
+
     with mesh.activate():
         square = torch.eye(SIZE)
         value = torch.ones(ELEMENTS)
         for _ in range(2):  # makes groups, and has torch begin its threads
-            last = products(square)
-            _on(other, value, use)
+            last = step()
         monarch.inspect(last)
         begin = time.perf_counter()
         for _ in range(steps):
-            last = products(square)
-            _on(other, value, use)
+            last = step()
         monarch.inspect(last[0, 0] + value[0])
         took = time.perf_counter() - begin
     return took / steps * 1000
-
-
-def _on(stream: Any, value: Any, use: Callable[[Any], None] | None) -> None:
-    if use is None:
-        return
-    if stream.name == "main":
-        use(value)
-        return
-    there, borrow = stream.borrow(value, mutable=True)
-    with borrow:
-        use(there)
 
 
 def main() -> None:

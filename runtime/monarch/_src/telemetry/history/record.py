@@ -42,8 +42,8 @@ def record(
 
     Queries read it in `messages`, `message_status_events`, `sent_messages`, `spans`, `span_events`
     and `events`. It applies to the processes that exist and to those that are spawned later, and
-    costs about 4 % of a call on a busy machine. When this returns, all processes keep history but
-    those that are returned.
+    costs 1 to 3 % of a call, on a busy machine about 4 %. When this returns, all processes keep
+    history but those that are returned.
 
     Args:
         retention_secs: how long rows are kept; 0: switch it off, and forget all rows.
