@@ -10,9 +10,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
+# `make docs` installs MkDocs, and `make check` runs without.
+from mkdocs.config.defaults import MkDocsConfig  # pyright: ignore[reportMissingImports]
+from mkdocs.structure.files import File, Files  # pyright: ignore[reportMissingImports]
+from mkdocs.structure.pages import Page  # pyright: ignore[reportMissingImports]
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
