@@ -493,6 +493,7 @@ def test_a_call_that_is_cancelled_while_its_arguments_are_rebuilt_does_not_begin
     place: ProcMesh, gate: GateKeeper, actor: type[Any]
 ) -> None:
     others = place.spawn("others", Sync)
+    others.initialized.get(PATIENCE_S)  # its class is imported before the argument is rebuilt
     begins = place.spawn("begins", actor)
     held = begins.run_for_ever.call(HeldAtTheGate(gate.gate))
     gate.wait_entered(2)
