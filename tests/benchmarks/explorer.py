@@ -16,7 +16,14 @@ import psutil
 from playwright.sync_api import expect
 
 from tests.browser.conftest import LABEXTENSION
-from tests.browser.lab import PATIENCE_MS, open_notebook, run_all, running_browser, running_lab
+from tests.browser.lab import (
+    PATIENCE_MS,
+    open_notebook,
+    run_all,
+    run_in_new_cell,
+    running_browser,
+    running_lab,
+)
 
 WORK = """
 from monarch.actor import Actor, endpoint
@@ -66,12 +73,14 @@ def main() -> None:
                 f"%load_ext monarch_jupyter\n%monarch spawn workers gpus={options.ranks}",
                 "%monarch show workers",
                 "import os; print(f'pid={os.getpid()}')",
-                WORK.format(seconds=3 * options.seconds).strip(),
             ],
         )
         with open_notebook(browser, lab, "frames.ipynb") as page:
             run_all(page)
             # By style sheet's means, which cost the page less than a search by role.
+            idle = page.locator('.mx-cell[data-state="idle"]')
+            expect(idle).to_have_count(options.ranks, timeout=4 * PATIENCE_MS)
+            run_in_new_cell(page, WORK.format(seconds=3 * options.seconds).strip())
             page.wait_for_selector('.mx-cell[data-state="busy"]', timeout=4 * PATIENCE_MS)
             found = page.evaluate(FRAMES, options.seconds)
             gaps = sorted(found["gaps"])
@@ -83,7 +92,6 @@ def main() -> None:
             )
             prompt = page.locator(".jp-CodeCell").last.locator(".jp-InputPrompt")
             expect(prompt).to_have_text(re.compile(r"\[\d+\]"), timeout=4 * PATIENCE_MS)
-            idle = page.locator('.mx-cell[data-state="idle"]')
             expect(idle).to_have_count(options.ranks, timeout=4 * PATIENCE_MS)
             said = page.locator(".jp-CodeCell").nth(2).inner_text()
             kernel = psutil.Process(int(said.partition("pid=")[2].rpartition("pid=")[2].split()[0]))

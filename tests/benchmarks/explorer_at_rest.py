@@ -47,7 +47,7 @@ def main() -> None:
         for name, cell in (("no explorer", "None"), ("an explorer", "e = %monarch show workers")):
             kernel.ok(cell)
             if "show" in cell:
-                kernel.ok("e._received(None, {'type': 'sync', 'view': 'a page'}, None)")
+                kernel.ok("e.on_sync()")  # as a page does that shows it
             time.sleep(3)  # as long as it looks more often, because a cell has just run
             of_kernel, of_agent = measured(kernel, seconds)
             sys.stdout.write(

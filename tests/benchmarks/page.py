@@ -2,15 +2,15 @@
 
     python -m tests.benchmarks.page FOLDER [--torchmonarch PYTHON] [--ray PYTHON] [--only NAME ...]
 
-FOLDER gets the output of each command in a file of its name. A command that compares with
-torchmonarch or Ray runs without them if no PYTHON is given. The list at the end has seconds, exit
-status and the load when the command began, so that a figure of a busy machine can be told.
+FOLDER, which must be new, gets the output of each command in a file of its name. A command that
+compares with torchmonarch or Ray runs without them if no PYTHON is given. Each command waits until
+the processes of the one before have ended. The list at the end has seconds, exit status and how
+many processes could run when the command began, so that a figure of a busy machine can be told.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import shlex
 import subprocess
@@ -24,6 +24,8 @@ COMMAND = re.compile(r"`python -m (tests\.benchmarks\.[^`]+)`")
 PEERS = {"PYTHON": "torchmonarch", "PEER_PYTHON": "torchmonarch", "RAY_PYTHON": "ray"}
 OPTION_OF_RAY = "--ray"
 LONGEST_S = 1800
+QUIET_S, PATIENCE_S = 3, 120
+"""How long no other process may run before a command begins, and how long to wait for that."""
 
 
 def commands(page: str, peers: Mapping[str, str | None]) -> list[list[str]]:
@@ -44,6 +46,19 @@ def commands(page: str, peers: Mapping[str, str | None]) -> list[list[str]]:
     return found
 
 
+def runnable() -> int:
+    """How many processes can run now, this one included (proc_loadavg(5))."""
+    return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
+
+
+def await_quiet() -> None:
+    """Return when no other process has run for a while, or after `PATIENCE_S`."""
+    quiet, deadline = 0, time.monotonic() + PATIENCE_S
+    while quiet < QUIET_S and time.monotonic() < deadline:
+        time.sleep(1)
+        quiet = quiet + 1 if runnable() <= 1 else 0
+
+
 def main() -> int:
     """Run them, and return 1 if one has failed."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -52,15 +67,18 @@ def main() -> int:
     parser.add_argument("--ray", metavar="PYTHON")
     parser.add_argument("--only", nargs="+", metavar="NAME", default=[])
     given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
+    given.folder.mkdir(parents=True)
     failed = False
     peers = {"torchmonarch": given.torchmonarch, "ray": given.ray}
     for arguments in commands(PAGE.read_text(), peers):
         name = arguments[1].rpartition(".")[2]
         if given.only and name not in given.only:
             continue
-        load, begin = os.getloadavg()[0], time.monotonic()
-        with open(given.folder / f"{name}.txt", "w") as output:
+        await_quiet()
+        others, begin = runnable() - 1, time.monotonic()
+        known = len(list(given.folder.glob(f"{name}*.txt")))
+        file = given.folder / (f"{name}.{known + 1}.txt" if known else f"{name}.txt")
+        with open(file, "w") as output:
             try:
                 status = subprocess.run(
                     [sys.executable, *arguments], stdout=output, stderr=subprocess.STDOUT,
@@ -70,7 +88,7 @@ def main() -> int:
                 status = -1
         failed = failed or status != 0
         took_s = time.monotonic() - begin
-        print(f"{name}: {took_s:.0f} s, status {status}, at a load of {load:.1f}", flush=True)
+        print(f"{name}: {took_s:.0f} s, status {status}, beside {others} others", flush=True)
     return int(failed)
 
 
