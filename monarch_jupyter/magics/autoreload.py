@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
+from monarch.frontend import Reload
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.command import Command, Invocation
 from monarch_jupyter.ranks.autoreload import Autoreload
-from monarch_jupyter.ranks.module_reload import Reload
 
 _shell: Any = None
 _say: Callable[[str], object] | None = None

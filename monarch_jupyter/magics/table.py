@@ -28,6 +28,7 @@ from monarch_jupyter.magics import (
     stacks,
     static,
     stop,
+    sync,
     torchrun,
     update,
 )
@@ -56,6 +57,7 @@ COMMANDS: dict[str, Command] = {
         logs.COMMAND,
         update.COMMAND,
         autoreload.COMMAND,
+        sync.COMMAND,
         nested_asyncio.COMMAND,
         attach.COMMAND,
         detach.COMMAND,

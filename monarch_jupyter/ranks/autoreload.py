@@ -16,14 +16,21 @@ from typing import Any, cast
 
 from monarch import frontend, observe
 from monarch.actor import Actor, ActorError, ActorMesh, Future, ProcMesh, SupervisionError
-from monarch.frontend import name_ranks
+from monarch.frontend import (
+    ModuleReloader,
+    RankReloader,
+    Reload,
+    Stamp,
+    name_ranks,
+    source_file,
+)
 from monarch_jupyter.errors import one_line
-from monarch_jupyter.ranks.module_reload import ModuleReloader, Reload, Stamp, source_file
-from monarch_jupyter.ranks.reloader import RankReloader
 
 ACTOR_NAME = "reloader"
 PATIENCE = 2.0
 """Seconds that a cell waits for all ranks together."""
+SYNC_PATIENCE = 30.0
+"""Seconds that a cell waits until hosts have the edited files of a workspace."""
 
 Point = Mapping[str, int]
 Known = tuple[dict[str, Stamp], float]
@@ -68,6 +75,7 @@ class Autoreload:
         for one in found:
             if one.error is not None:
                 problems[one.module, one.error] = ["here"]
+        self._send_edited()
         deadline = time.monotonic() + PATIENCE
         meshes = observe.meshes()
         self._drop_ended(meshes)
@@ -81,6 +89,14 @@ class Autoreload:
             )
         self._update_actors(deadline)
         return found
+
+    def _send_edited(self) -> None:
+        """Send edited files to the hosts that have copies of them."""
+        for sent in frontend.edited_workspaces():
+            try:
+                sent.get(SYNC_PATIENCE)
+            except (OSError, ValueError, RuntimeError, ActorError, SupervisionError) as error:
+                self._report_once(("sync", str(error)), f"edited files are not sent: {error}")
 
     def close(self) -> None:
         """Stop the actors on ranks. An error means that they have ended already."""

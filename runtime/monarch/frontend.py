@@ -34,6 +34,9 @@ from monarch._src.shape.coordinates import (
     name_procs,
     name_ranks,
 )
+from monarch._src.workspace.module_reload import ModuleReloader, Reload, Stamp, source_file
+from monarch._src.workspace.rank_actors import RankReloader
+from monarch._src.workspace.sync import edited_workspaces
 from monarch.actor import context as _context  # registers this process as a client
 
 del _context
@@ -44,7 +47,11 @@ __all__ = [
     "Coordinates",
     "FailedActors",
     "Fold",
+    "ModuleReloader",
     "OutputFolder",
+    "RankReloader",
+    "Reload",
+    "Stamp",
     "StartingMesh",
     "accompany_actors",
     "actor_class_of",
@@ -55,6 +62,7 @@ __all__ = [
     "calls_of_others",
     "can_restart",
     "coordinates",
+    "edited_workspaces",
     "endpoint_text",
     "failed_ranks",
     "failures_by_place",
@@ -70,6 +78,7 @@ __all__ = [
     "number_calls",
     "other_failures_text",
     "owing_answers",
+    "source_file",
     "starting",
     "timed_folds",
     "unheeded",

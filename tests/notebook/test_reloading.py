@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from monarch_jupyter.ranks.module_reload import ModuleReloader, Reload, source_file
+from monarch.frontend import ModuleReloader, Reload, source_file
 
 Write = Callable[[str], Any]
 

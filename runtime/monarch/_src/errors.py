@@ -41,7 +41,9 @@ ranks.
 
 from __future__ import annotations
 
+import os
 import pickle
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -266,7 +268,24 @@ def death_error(failures: Sequence[RankFailure]) -> SupervisionError:
         kind = RestartedError
     elif failures and of_bootstrap(failures[0]):
         kind = BootstrapError
-    return kind(failures=failures)
+    return kind(failures=failures, remedy=_remedy_for(failures[0]) if failures else "")
+
+
+def _remedy_for(failure: RankFailure) -> str:
+    """Advice on a module that the host lacks, if it is one of this program's own files."""
+    if failure.exception_type != "ModuleNotFoundError":
+        return ""
+    name = failure.message.partition("'")[2].partition("'")[0].partition(".")[0]
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if not isinstance(file, str) or "-packages" in file:  # it was installed
+        return ""
+    folder, last = os.path.split(file)
+    folder = os.path.dirname(folder) if last == "__init__.py" else folder
+    return (
+        f"{failure.host} does not have {name}, which is in {folder} here: "
+        f"`hosts.sync_workspace({str(folder)!r})` copies that directory to hosts, and so does "
+        "`%monarch sync` in a notebook"
+    )
 
 
 class CallCancelled(KeyboardInterrupt):

@@ -175,6 +175,10 @@ class Parts(Protocol):
         """The whole ProcMesh of a reference; without one, the calling process."""
         ...
 
+    def sync_workspace(self, hosts: Any, workspace: Any, reload: bool) -> Any:
+        """See `HostMesh.sync_workspace`."""
+        ...
+
     def init_process_group(
         self, procs: Any, backend: str | None, timeout: float | timedelta | None
     ) -> None:

@@ -19,6 +19,7 @@ from typing import Any, NoReturn, TypeAlias
 import msgspec
 
 from monarch._src.host import spawn_spec as wire
+from monarch._src.host import workspace_paths
 from monarch._src.host.spawn_spec import Boot
 from monarch._src.system.process import CHILD_VARIABLE, adopt_orphans
 from monarch._src.wire.messages import Command
@@ -100,11 +101,15 @@ def begin(boot: Boot, lifeline: int, main: Main | None = None) -> int:
     os.environ[CHILD_VARIABLE] = spec.directory
     sys.path[:] = import_path(boot.path or spec.path, sys.path)
     adopt_orphans()
-    if spec.cwd:
+    cwd, copy = spec.cwd, workspace_paths.workspace_paths(spec.directory)
+    if copy is not None:
+        workspace_paths.enter(copy)
+        cwd = copy.here(cwd)
+    if cwd:
         try:
-            os.chdir(spec.cwd)
+            os.chdir(cwd)
         except OSError as error:
-            sys.stderr.write(f"monarch: could not enter {spec.cwd}: {error.strerror}\n")
+            sys.stderr.write(f"monarch: could not enter {cwd}: {error.strerror}\n")
     if boot.affinity:
         _bind(boot.affinity)
     _as_after_own_imports()

@@ -57,6 +57,7 @@ from monarch._src.host.spawn_spec import (
     Started,
     StartRank,
 )
+from monarch._src.host.workspace_paths import workspace_paths
 from monarch._src.net.local.interrupt import plain_signal
 from monarch._src.system.interpreter_exit import exit_now, exit_status
 from monarch._src.system.process import (
@@ -276,6 +277,9 @@ class Zygote:
         before = children()
         try:
             sys.path[:] = import_path(spec.path, own)
+            copy = workspace_paths(spec.directory)
+            if copy is not None:
+                sys.path[:] = copy.import_path(sys.path)
             for name in spec.preload:
                 importlib.import_module(name)
         except BaseException as error:

@@ -161,6 +161,11 @@ class Hosts(IndexedMesh):
         return f"<HostMesh {self._region.extent} {here}>"
 
 
+def sites_of(hosts: Hosts) -> tuple[str, ...]:
+    """The sites of the workers of a mesh of hosts; empty for the client's own host. May block."""
+    return hosts._own_sites()  # pyright: ignore[reportPrivateUsage]
+
+
 class Handle:
     """The right to stop the procs spawned through a mesh of hosts, which its slices share.
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from monarch._src.actor.checked_names import check_may_end, name_text, reason_text
 from monarch._src.actor.context import origin_now
 from monarch._src.actor.endpoint import Actor
 from monarch._src.actor.future import Future
+from monarch._src.actor.parts import parts
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.runtime import Runtime, runtime, runtime_or_none
 from monarch._src.actor.work import cancel_on_mesh
@@ -73,6 +74,7 @@ from monarch._src.mesh.spawning import (
     when_all_done,
 )
 from monarch._src.mesh.tensor_methods import HasTensors
+from monarch._src.mesh.workspaces import Workspace, WorkspaceSync
 from monarch._src.shape import Extent, IndexedMesh, NDSlice, Region
 from monarch._src.wire.ids import parse_proc_node
 from monarch._src.wire.messages import (
@@ -81,9 +83,6 @@ from monarch._src.wire.messages import (
     StopMesh,
     StopProc,
 )
-
-if TYPE_CHECKING:
-    pass
 
 A = TypeVar("A", bound=Actor)
 
@@ -175,6 +174,46 @@ class HostMesh(Hosts):
         send(plan, shared_procs(mesh), spec, begin)
         return mesh
 
+    def sync_workspace(
+        self,
+        workspace: Workspace | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        conda: bool = False,
+        auto_reload: bool = False,
+    ) -> Future[WorkspaceSync]:
+        """Copy directories of your program to these hosts, or what has changed since. Begins now.
+
+        Processes on these hosts then import from the copies: those that start later, and those of
+        this client that run already. A copy takes the place of its directory in the import path
+        and as the working directory, and `WORKSPACE_DIR` names the root of all copies. A file is
+        sent to a host once, and again when its contents change. Files that you remove are removed;
+        what ranks have written beside them stays. Copies end with the worker.
+
+        On the client's own host nothing is done.
+
+        Args:
+            workspace: a directory, several, or a `Workspace`, which can leave files out.
+            conda: environments are not copied; only False is taken.
+            auto_reload: load edited modules again on ranks that run; instances get the new code.
+
+        Returns:
+            How many files and bytes were sent, and the modules that could not be reloaded.
+
+        Raises:
+            ValueError: `conda`; a workspace that is too large, or has two files at one path.
+            TypeError: no workspace.
+            RuntimeError: the caller is an actor.
+
+        The future fails with an OSError for a directory that cannot be read, an ActorError for a
+        host that cannot place the files, and a SupervisionError for a host that is lost. No copy
+        changes before all hosts have all contents.
+        """
+        if conda:
+            raise ValueError(
+                "conda=True: environments are not copied to hosts. Install the packages there, by "
+                "conda-pack for instance, and give only directories of your program"
+            )
+        return parts().sync_workspace(self, workspace, auto_reload)
+
     def _validate(
         self, per_host: Mapping[str, int] | None, bootstrap: BootstrapFunction | None,
         name: str | None, preload: Sequence[str] | str | None,
@@ -228,7 +267,7 @@ class HostMesh(Hosts):
         )  # fmt: skip
 
     def _register(self, plan: SpawnPlan) -> tuple[ProcMesh, SpawnProcs, Bootstrap]:
-        """The mesh of a plan, which this process knows and owns from now on; what is to be sent."""
+        """Make the mesh of a plan, and own it; returns the mesh and the messages for its hosts."""
         ref = plan.new_ref()
         spec = plan.request_for(ref, keep=keeps_new_meshes())
         mesh = self._new_mesh(plan, ref, spec)

@@ -19,6 +19,7 @@ PREFIX = "monarch-"
 GONE = ".gone"  # ends the name of a directory that is being removed
 LOCK = "lock"
 AGENT_LOG = "agent.log"
+WORKSPACE = "workspace"  # a link to the copy of the client's directories (`host.workspace_paths`)
 AWAY = "away"  # lists what other hosts keep of the session; the directory stays until it has ended
 _LONGEST = 103 - len("/client-0123456789abcdef.sock")  # macOS: sun_path has 104 bytes
 _IN_MEMORY = "/dev/shm"
@@ -185,7 +186,7 @@ def check_private(directory: Path) -> None:
 
 
 def remove(directory: Path) -> None:
-    """Remove a session directory with its content, if it exists.
+    """Remove a session directory with its content, and the copy of its workspace, if it exists.
 
     It is renamed first, so that a process that starts meanwhile fails to bind its socket, and
     leaves none behind.
@@ -197,21 +198,26 @@ def remove(directory: Path) -> None:
         return
     except OSError:
         gone = directory  # another process removes it too
+    _remove_tree(gone)
+
+
+def _remove_tree(directory: Path) -> None:
     import shutil
 
-    shutil.rmtree(gone, ignore_errors=True)
+    # In this order: as long as the copy exists, the link to it does.
+    with suppress(OSError):
+        shutil.rmtree(os.readlink(directory / WORKSPACE), ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def finish_removals(base: Path) -> None:
     """Remove directories whose removal was cut off, as by SIGKILL."""
-    import shutil
-
     for path in base.glob(f"{PREFIX}*{GONE}"):
         try:
             check_private(path)
         except OSError:
             continue
-        shutil.rmtree(path, ignore_errors=True)
+        _remove_tree(path)
 
 
 def sweep(base: Path) -> list[Path]:

@@ -82,6 +82,11 @@ class _Parts:
 
         return mesh_of(ref)
 
+    def sync_workspace(self, hosts: Any, workspace: Any, reload: bool) -> Any:
+        from monarch._src.workspace.sync import sync_workspace
+
+        return sync_workspace(hosts, workspace, reload=reload)
+
     def init_process_group(
         self, procs: Any, backend: str | None, timeout: float | timedelta | None
     ) -> None:

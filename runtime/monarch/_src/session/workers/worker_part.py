@@ -22,6 +22,7 @@ from typing import Any
 
 from monarch._src.host.owner import AgentServices, ClientProcess
 from monarch._src.host.state.host import Host
+from monarch._src.host.workspace_paths import end_force
 from monarch._src.net.hosts.audit import Audit
 from monarch._src.net.hosts.gateway import ENDS, Gateway
 from monarch._src.net.hosts.keys import Keys
@@ -509,6 +510,7 @@ class WorkerHost:
 
     def _drop_tenant(self, tenant: Tenant, request: int) -> None:
         self._client_process.unwatch()
+        end_force(self._directory)
         if request:
             self._gateway.say(tenant.node, SiteFree(request))
         gateway = self._gateway

@@ -34,6 +34,7 @@ from typing import Any, cast
 Stamp = tuple[int, int]
 """The version of a file: time of its last change in ns, and its size."""
 
+_OWN_PACKAGES = ("monarch", "monarch_jupyter")
 _FUNCTION = ("__code__", "__defaults__", "__kwdefaults__", "__doc__", "__annotations__")
 _OWN_TO_A_CLASS = frozenset({"__dict__", "__weakref__", "__slots__", "__subclasshook__"})
 
@@ -139,12 +140,10 @@ def source_file(module: Any) -> str | None:
 def _not_the_users() -> tuple[str, ...]:
     global _installed
     if _installed is None:
-        import monarch
-
         paths = {sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib")}
         paths |= {*site.getsitepackages(), site.getusersitepackages()}
-        paths.add(str(Path(__file__).parents[1]))
-        paths |= {os.path.dirname(file) for file in (monarch.__file__,) if file}
+        own = (getattr(sys.modules.get(name), "__file__", None) for name in _OWN_PACKAGES)
+        paths |= {os.path.dirname(file) for file in own if file}
         _installed = tuple(os.path.abspath(path) + os.sep for path in paths)
     return _installed
 

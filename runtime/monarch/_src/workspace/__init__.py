@@ -1,0 +1,1 @@
+"""Copies of the client's directories on hosts: scanned, sent, placed, and reloaded on ranks."""

@@ -1,0 +1,1 @@
+"""Contents of a workspace, and the changes that make a copy equal to it. No I/O."""
