@@ -7,6 +7,7 @@ import importlib.util
 from tests.benchmarks.page import PAGE, commands
 
 TEXT = """
+All of them: `python -m tests.benchmarks.page FOLDER`.
 `python -m tests.benchmarks.one`: text. `python -m tests.benchmarks.two --peer PEER_PYTHON --n 2`
 `python -m tests.benchmarks.both --torchmonarch PYTHON --ray PYTHON --rounds 2`, then
 `python -m tests.benchmarks.three --peer PEER_PYTHON --ray RAY_PYTHON` and `python -m other`
@@ -31,4 +32,5 @@ def test_a_command_runs_without_a_peer_that_is_absent() -> None:
 def test_the_page_names_programs_that_exist() -> None:
     found = commands(PAGE.read_text(), {"torchmonarch": None, "ray": None})
     assert len(found) > 15
+    assert ["-m", "tests.benchmarks.page", "FOLDER"] not in found
     assert [one[1] for one in found if importlib.util.find_spec(one[1]) is None] == []
