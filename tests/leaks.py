@@ -8,7 +8,7 @@ Owns: nothing. Looks at five things that outlive the code that made them:
     threads       that keep the interpreter alive, or that the runtime made (`monarch-...`)
     descriptors   counted by kind, since numbers are used again
     segments      files of this user in /dev/shm that no process of another program has mapped
-    directories   of sessions, with their sockets and boards
+    directories   of sessions, with their sockets and boards; of sockets of workers
 
 What is on its way out is waited for (processes on pidfds, threads by join), up to a bound.
 """
@@ -31,6 +31,7 @@ from pathlib import Path
 import psutil
 
 from monarch._src.net import session_directory as sessions
+from monarch._src.session.workers.options import JOB_PREFIX
 
 TOKEN_VARIABLE = "MONARCH_TEST_RUN"
 PATIENCE_S = float(os.environ.get("MONARCH_TEST_PATIENCE", "10"))
@@ -57,7 +58,11 @@ class Holdings:
             frozenset(t for t in threading.enumerate() if _counts(t)),
             descriptors(),
             frozenset(segments()),
-            frozenset(sessions.base_directory().glob(sessions.PREFIX + "*")),
+            frozenset(
+                path
+                for prefix in (sessions.PREFIX, JOB_PREFIX)
+                for path in sessions.base_directory().glob(prefix + "*")
+            ),
         )
 
     def with_gains(self, before: Holdings, after: Holdings) -> Holdings:
@@ -120,7 +125,7 @@ def leaks(before: Holdings, patience_s: float = PATIENCE_S) -> list[str]:
             # be removing the directory. The next session finishes that.
             sessions.finish_removals(path.parent)
             continue
-        lines.append(f"the session directory {path}, with {held} in it")
+        lines.append(f"the directory {path}, with {held} in it")
         shutil.rmtree(path, ignore_errors=True)
     for path in sorted(now.segments - before.segments):
         if _may_be_ours(path) and not _used_by_others(path):

@@ -250,7 +250,7 @@ def test_a_session_directory_is_found_with_the_sockets_in_it() -> None:
     before = Holdings.now()
     directory = sessions.make()
     (directory / "agent").touch()
-    assert one_leak(before) == f"the session directory {directory}, with agent in it"
+    assert one_leak(before) == f"the directory {directory}, with agent in it"
     assert not directory.exists()
 
 
@@ -292,7 +292,7 @@ LEAKY_MODULES = {
     ".start()",
     "descriptor": "os.dup(0)",
     "segment": "open('/dev/shm/mt-leaked', 'w').close()",
-    "session directory": "sessions.make()",
+    "the directory": "sessions.make()",
     "logged errors": "logging.getLogger('monarch.net').error('swallowed')",
     "faults that nobody handled": "monarch.actor.unhandled_fault_hook('a fault')",
 }

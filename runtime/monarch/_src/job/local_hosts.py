@@ -5,16 +5,11 @@ Runs in: clients. Owns: workers that stand in for hosts, which end with this pro
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
-
 from monarch._src.job.contexts import load_current_job
 from monarch._src.job.trait import check_names
 from monarch._src.mesh.meshes import HostMesh
-from monarch._src.net import session_directory as sessions
 from monarch._src.net.state.access import TRUST_ALL
-from monarch._src.session.workers.api import attach_to_workers, has_workers, start_worker
+from monarch._src.session.workers.api import attach_to_workers, has_workers, start_local_worker
 
 _COUNT = 2
 _stand_ins: dict[str, HostMesh] = {}
@@ -44,9 +39,5 @@ def hosts_from_config(name: str) -> HostMesh:
 
 
 def _started(name: str) -> HostMesh:
-    directory = tempfile.mkdtemp(prefix="mjob-", dir=sessions.base_directory())
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    addresses = [f"ipc://{directory}/{index}" for index in range(_COUNT)]
-    for address in addresses:
-        start_worker(address, TRUST_ALL)
+    addresses = [start_local_worker() for _ in range(_COUNT)]
     return attach_to_workers(ca=TRUST_ALL, workers=addresses, name=name)

@@ -6,10 +6,7 @@ client. Owns: in the first rank of each host the worker of that host, which ends
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
-import tempfile
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -19,11 +16,10 @@ from monarch._src.config import settings
 from monarch._src.errors import JobError, SessionError
 from monarch._src.job.health_check import PART_OF_LIVENESS, silent
 from monarch._src.job.trait import JobState, JobTrait, check_names
-from monarch._src.net import session_directory as sessions
 from monarch._src.net.hosts import keys
 from monarch._src.net.state.access import TRUST_ALL, Role
 from monarch._src.net.state.addresses import parse_address
-from monarch._src.session.workers.api import CA, start_worker
+from monarch._src.session.workers.api import CA, start_local_worker, start_worker
 
 _TRANSPORTS = ("ipc", "tcp")
 S = TypeVar("S", bound="StoreJob")
@@ -203,11 +199,7 @@ def _key(name: str, host: int) -> str:
 def _started(transport: str, port: int, ca: CA) -> _Worker:
     """Start the worker of this host."""
     if transport == "ipc":
-        directory = tempfile.mkdtemp(prefix="mjob-", dir=sessions.base_directory())
-        atexit.register(shutil.rmtree, directory, ignore_errors=True)
-        address = f"ipc://{directory}/worker"
-        start_worker(address, TRUST_ALL)
-        return _Worker(os.uname().nodename, [address])
+        return _Worker(os.uname().nodename, [start_local_worker()])
     everywhere = ca != TRUST_ALL
     report = start_worker(f"tcp://{'*' if everywhere else '127.0.0.1'}:{port}", ca)
     return _Worker(os.uname().nodename, report.others or [report.listening])

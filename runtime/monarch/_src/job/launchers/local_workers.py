@@ -18,13 +18,18 @@ from pathlib import Path
 import msgspec
 
 from monarch._src.net import session_directory as sessions
-from monarch._src.session.workers.options import Report, WorkerOptions, worker_command
+from monarch._src.session.workers.options import (
+    JOB_PREFIX,
+    Report,
+    WorkerOptions,
+    worker_command,
+)
 from monarch._src.system import process_table
 from monarch._src.system.process import undebugged
 from monarch._src.system.process_table import began_of
 
 GRACE_S = 10.0  # a worker first ends its procs, whose actors may clean up
-PREFIX = "mjob-"  # of directories of jobs; not that of session directories, which are swept
+PREFIX = JOB_PREFIX
 
 
 class WorkerRecord(msgspec.Struct, frozen=True):

@@ -5,12 +5,15 @@ Runs in: a program that makes its host a worker; a client that attaches to some.
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -42,7 +45,12 @@ from monarch._src.session.workers.attached_hosts import (
     hosts_of_session,
 )
 from monarch._src.session.workers.gateway_route import reached
-from monarch._src.session.workers.options import Report, WorkerOptions, worker_command
+from monarch._src.session.workers.options import (
+    JOB_PREFIX,
+    Report,
+    WorkerOptions,
+    worker_command,
+)
 from monarch._src.shape import Extent, Region
 from monarch._src.system.process import undebugged
 
@@ -108,18 +116,42 @@ def start_worker(address: str, ca: CA, private_key: Path | None = None) -> Repor
     return worker.report
 
 
-def _ended(worker: _Worker) -> Future[None]:
+def start_local_worker() -> str:
+    """Start a worker for this host alone; returns its address. Errors are those of `start_worker`.
+
+    The address is a socket in a directory of its own, which goes when the worker ends.
+    """
+    directory = tempfile.mkdtemp(prefix=JOB_PREFIX, dir=sessions.base_directory())
+    address = f"ipc://{directory}/worker"
+
+    def remove() -> None:
+        atexit.unregister(remove)
+        shutil.rmtree(directory, ignore_errors=True)
+
+    try:
+        worker = _Worker(address, TRUST_ALL, None)
+    except BaseException:
+        remove()
+        raise
+    atexit.register(remove)  # the worker may end after this program
+    _ended(worker, remove)
+    return address
+
+
+def _ended(worker: _Worker, clean_up: Callable[[], None] = lambda: None) -> Future[None]:
     future: Future[None] = Future.unmanaged()
 
     def wait() -> None:
         try:
             worker.wait()
         except SessionError as error:
+            clean_up()
             future.fail(error)
         else:
+            clean_up()
             future.settle(lambda: None)
 
-    threading.Thread(target=wait, name="waits-for-a-worker", daemon=True).start()
+    threading.Thread(target=wait, name="monarch-worker-end", daemon=True).start()
     return future
 
 

@@ -14,6 +14,10 @@ import msgspec
 from monarch._src.system.main_programs import WORKER, command
 from monarch._src.system.process import CHILD_VARIABLE
 
+JOB_PREFIX = "mjob-"
+"""Of directories of jobs, and of sockets of workers; not that of session directories, which are
+swept."""
+
 
 class WorkerOptions(msgspec.Struct, frozen=True):
     """How to serve. `ca`, `private_key` and `audit` are paths; `ca` may be `TRUST_ALL`, or empty.
