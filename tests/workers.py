@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
+from monarch.actor import HostMesh, attach_to_workers
+
 PATIENCE_S = 90.0
 TRUST_ALL = "trust_all_connections"
 
@@ -71,3 +73,10 @@ def workers(count: int, *arguments: str) -> Iterator[list[Worker]]:
             stack.enter_context(worker("--address", "tcp://127.0.0.1:0", *given))
             for _ in range(count)
         ]
+
+
+def attached(found: Sequence[Worker], ca: str = TRUST_ALL) -> HostMesh:
+    """The hosts of these workers, attached to."""
+    mesh = attach_to_workers(ca=ca, workers=[one.address for one in found])
+    mesh.initialized.get(timeout=PATIENCE_S)
+    return mesh

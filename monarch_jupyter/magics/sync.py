@@ -18,7 +18,9 @@ from monarch_jupyter.meshes.registry import complete_meshes, find_mesh, no_name
 def sync(
     mesh: ProcMesh | str, *directories: str | os.PathLike[str], exclude: Sequence[str] = ()
 ) -> WorkspaceSync:
-    """Copy directories to the hosts of a mesh, or what has changed since. Waits until it is done.
+    """Copy directories to the hosts of a mesh, or what has changed since.
+
+    Returns when all hosts have the copies.
 
     Without directories, the working directory is copied. Edited modules are loaded again on ranks.
 

@@ -1,3 +1,3 @@
-"""Tools for programs that start workers and open sockets of their own: `monarch.tools.network`."""
+"""Tools for programs: `config` has workspaces, `network` addresses for workers and sockets."""
 
 __all__: list[str] = []

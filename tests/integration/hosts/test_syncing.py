@@ -21,14 +21,13 @@ from monarch.actor import (
     HostMesh,
     ProcMesh,
     SupervisionError,
-    attach_to_workers,
     endpoint,
     shutdown_context,
     this_host,
 )
 from monarch.tools.config import Workspace
 from tests.conftest import Faults
-from tests.workers import PATIENCE_S, TRUST_ALL, Worker, worker, workers
+from tests.workers import PATIENCE_S, TRUST_ALL, Worker, attached, worker, workers
 
 STEPS = """
 from monarch.actor import Actor, endpoint
@@ -79,19 +78,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project
     yield made
     for name in [name for name in sys.modules if name.partition(".")[0] == made.name]:
         del sys.modules[name]
-
-
-def attached(found: list[Worker]) -> HostMesh:
-    mesh = attach_to_workers(ca=TRUST_ALL, workers=[one.address for one in found])
-    mesh.initialized.get(timeout=PATIENCE_S)
-    return mesh
-
-
-@pytest.fixture(scope="module")
-def two(agent_errors: object) -> Iterator[list[Worker]]:
-    with workers(2) as found:
-        yield found
-        shutdown_context(reason="the workers are about to end")
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -18,27 +18,12 @@ from monarch.actor import (
     ProcMesh,
     RestartedError,
     SupervisionError,
-    attach_to_workers,
-    shutdown_context,
     this_host,
 )
 from monarch.observe import flush_output, snapshot
 from tests.conftest import Faults
 from tests.integration.worker_actors import CLIENT, WorkerActor
-from tests.workers import PATIENCE_S, TRUST_ALL, Worker, workers
-
-
-def attached(found: list[Worker], ca: str = TRUST_ALL) -> HostMesh:
-    mesh = attach_to_workers(ca=ca, workers=[one.address for one in found])
-    mesh.initialized.get(timeout=PATIENCE_S)
-    return mesh
-
-
-@pytest.fixture(scope="module")
-def two(agent_errors: object) -> Iterator[list[Worker]]:
-    with workers(2) as found:
-        yield found
-        shutdown_context(reason="the workers are about to end")
+from tests.workers import PATIENCE_S, Worker, attached, workers
 
 
 @pytest.fixture(scope="module")

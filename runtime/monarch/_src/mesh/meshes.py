@@ -180,7 +180,9 @@ class HostMesh(Hosts):
         conda: bool = False,
         auto_reload: bool = False,
     ) -> Future[WorkspaceSync]:
-        """Copy directories of your program to these hosts, or what has changed since. Begins now.
+        """Copy directories of your program to these hosts, or what has changed since.
+
+        The call begins the copy, whether or not the future is awaited.
 
         Processes on these hosts then import from the copies: those that start later, and those of
         this client that run already. A copy takes the place of its directory in the import path
