@@ -132,6 +132,7 @@ def test_a_mesh_made_in_the_panel_is_bound_in_the_notebook_and_ended_from_there(
         readers.get_by_role("gridcell", name="readers hosts=1 gpus=0: idle").click()
         details = readers.get_by_role("region", name="readers hosts=1 gpus=0 details")
         expect(details).to_contain_text("pid")
+        assert details.evaluate("box => box.scrollWidth <= box.clientWidth"), "nothing sticks out"
         assert_accessible(page, ".jp-Monarch")
         page.screenshot(path=screenshot_path / "panel-ranks.png")
         readers.get_by_role("button", name="Stop", exact=True).click()

@@ -13,6 +13,7 @@ import numpy
 import pytest
 
 from monarch._src.actor.inspect.safe_repr import LONGEST, attributes_of, class_text, live_text
+from monarch._src.shape import Extent, Point
 
 
 @dataclass
@@ -57,6 +58,8 @@ Untouchable: Any = type.__call__(
         ([1, [2, [3, [4]]]], "[1, [2, […]]]"),
         (list(range(20)), "[0, 1, 2, 3, 4, 5, 6, 7, …]"),
         ((1,), "(1,)"),
+        (Extent(["hosts", "gpus"], [2, 4]), "{hosts: 2, gpus: 4}"),
+        (Point(5, Extent(["hosts", "gpus"], [2, 4])), "{'hosts': 1/2, 'gpus': 1/4}"),
         ((), "()"),
         (set(), "set()"),
         ({3}, "{3}"),

@@ -25,6 +25,8 @@ from types import (
 )
 from typing import Any, cast
 
+from monarch._src.shape import Extent, Point
+
 LONGEST = 240
 """The maximal number of characters of a text."""
 MOST = 8
@@ -33,7 +35,7 @@ DEEPEST = 2  # levels of nested collections and objects
 _SEARCHED = 64  # attributes of an object that are searched for public ones
 _DIGITS = 256  # the maximal number of bits of an integer with shown digits
 # Types whose own `repr` runs no code of the program and is short.
-_PLAIN = (NoneType, bool, float, complex, type(Ellipsis), range)
+_PLAIN = (NoneType, bool, float, complex, type(Ellipsis), range, Extent, Point)
 # Collections, with the texts before and after their items.
 _COLLECTIONS: tuple[tuple[type, str, str], ...] = (
     (list, "[", "]"),
