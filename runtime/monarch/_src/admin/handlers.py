@@ -192,14 +192,7 @@ def _stacks(
     for mesh in answer.meshes:
         for group in mesh.groups:
             if reference.rank in group.ranks:
-                threads = [
-                    openapi.Thread(
-                        one.name or "MainThread", one.waits,
-                        [openapi.Frame(f.name, f.filename, f.line) for f in one.frames],
-                    )
-                    for one in group.threads
-                ]  # fmt: skip
-                return openapi.StacksAnswer(str(reference), group.what, threads)
+                return openapi.StacksAnswer(str(reference), group.what, openapi.threads_of(group))
     raise Refusal(404, f"there is no node {reference}")
 
 

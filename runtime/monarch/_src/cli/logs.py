@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -64,6 +64,19 @@ class Line(NamedTuple):
     text: str
 
 
+class PlacedLine(NamedTuple):
+    """A line as it is shown, with the short name of its session and the place of its rank."""
+
+    line: Line
+    session: str
+    where: str
+
+    def text(self, *, several: bool) -> str:
+        """The line behind its place, and behind its session if there are lines of several."""
+        place = f"{self.session} {self.where}" if several else self.where
+        return f"[{place}] {self.line.text}"
+
+
 @dataclass
 class _Source:
     """A session to ask. `ranks`: by mesh, those to show; None: all meshes, no rank: all ranks.
@@ -104,21 +117,42 @@ def run(
     """Print the lines; return 1 if a selection is wrong or an agent did not answer."""
     try:
         pattern = re.compile(wanted.grep or "")
-        sources = _sources(find_sessions(bases), wanted.which, timeout_s)
+        reader = open_reader(find_sessions(bases), wanted.which, pattern, timeout_s)
     except re.error as error:
         return _complain([f"--grep {wanted.grep} is not a regular expression: {error}"])
     except BadSelectionError as error:
         return _complain([str(error)])
-    if not sources:
+    if not reader.sources:
         print("you have no sessions on this machine")
         return 0
-    reader = _Reader(sources, timeout_s, pattern, as_json=as_json)
-    complaints = reader.print_new(wanted.tail)
+    several = len(reader.sources) > 1
+    lines, complaints = reader.read_new(wanted.tail)
+    _print(lines, several=several, as_json=as_json)
     status = _complain(complaints)
     while follow and reader.sources:
         time.sleep(EVERY_S)  # agents answer observers and push nothing
-        reader.print_new(None)
+        _print(reader.read_new(None)[0], several=several, as_json=as_json)
     return status
+
+
+def open_reader(
+    found: Sequence[Session], which: str, pattern: re.Pattern[str], timeout_s: float
+) -> LogReader:
+    """A reader of the lines of the ranks that `which` selects, which match the pattern.
+
+    Raises:
+        BadSelectionError: `which` selects nothing.
+    """
+    return LogReader(_sources(found, which, timeout_s), timeout_s, pattern)
+
+
+def _print(lines: Iterable[PlacedLine], *, several: bool, as_json: bool) -> None:
+    for one in lines:
+        if as_json:
+            print(msgspec.json.encode(one.line._asdict()).decode())
+        else:
+            print(one.text(several=several))
+    sys.stdout.flush()
 
 
 def _complain(complaints: Sequence[str]) -> int:
@@ -153,25 +187,16 @@ def _ask(
     return ask_agents([one.session.directory for one in sources], timeout_s, questions)
 
 
-class _Reader:
-    """Asks the sessions for lines that were not printed yet, and prints them."""
+class LogReader:
+    """Asks the sessions for lines that it has not returned yet."""
 
-    def __init__(
-        self,
-        sources: list[_Source],
-        timeout_s: float,
-        pattern: re.Pattern[str],
-        *,
-        as_json: bool,
-    ) -> None:
+    def __init__(self, sources: list[_Source], timeout_s: float, pattern: re.Pattern[str]) -> None:
         self.sources = sources
         self._timeout_s = timeout_s
         self._pattern = pattern
-        self._as_json = as_json
-        self._several = len(sources) > 1
 
-    def print_new(self, last: int | None) -> list[str]:
-        """Print new lines, oldest first, or the `last` ones; returns complaints.
+    def read_new(self, last: int | None) -> tuple[list[PlacedLine], list[str]]:
+        """New lines, oldest first, or the `last` ones; and why those of others are missing.
 
         A session that has ended is asked no more.
         """
@@ -188,10 +213,15 @@ class _Reader:
             self._learn_dims()
         fresh = [pair for pair in fresh if self._pattern.search(pair[0].text)]
         fresh.sort(key=lambda pair: pair[0].timestamp_us)  # stable: each agent's order stays
-        for line, source in fresh if last is None else fresh[len(fresh) - min(last, len(fresh)) :]:
-            print(self._text(line, source))
-        sys.stdout.flush()
-        return complaints
+        if last is not None:
+            fresh = fresh[len(fresh) - min(last, len(fresh)) :]
+        placed = [
+            PlacedLine(
+                line._replace(text=shown(line.text)), short_name(source.session), source.place(line)
+            )
+            for line, source in fresh
+        ]
+        return placed, complaints
 
     def _why_none(self, source: _Source, answer: Answer) -> str:
         label = source.session.label
@@ -212,15 +242,6 @@ class _Reader:
                 source.extents.update(
                     {one.mesh: Extent(one.labels, one.sizes) for one in answer.meshes}
                 )
-
-    def _text(self, line: Line, source: _Source) -> str:
-        text = shown(line.text)
-        if self._as_json:
-            return msgspec.json.encode({**line._asdict(), "text": text}).decode()
-        where = source.place(line)
-        if self._several:
-            where = f"{short_name(source.session)} {where}"
-        return f"[{where}] {text}"
 
 
 def _lines(source: _Source, answer: TableRead) -> Iterator[Line]:

@@ -75,6 +75,14 @@ def run_at(
 
 def as_text(seen: SeenSession) -> str:
     """Format one session: its state, its problem if any, and a table of its processes."""
+    lines = head_lines(seen)
+    if isinstance(seen.answer, Snapshotted):
+        lines += _table(seen.meshes)
+    return "\n".join(lines)
+
+
+def head_lines(seen: SeenSession) -> list[str]:
+    """Format one session without its processes: its state, and its problem if any."""
     session, record = seen.session, seen.session.record
     kept, client = session.kept, session.client
     lease = "tied" if kept is None else "kept"
@@ -97,9 +105,7 @@ def as_text(seen: SeenSession) -> str:
         lines.append(f"  also on {', '.join(kept.hosts)}: {', '.join(kept.meshes)}")
     if seen.problem:
         lines.append(f"  !! {seen.problem}")
-    if isinstance(seen.answer, Snapshotted):
-        lines += _table(seen.meshes)
-    return "\n".join(lines)
+    return lines
 
 
 def _table(meshes: Sequence[MeshState]) -> list[str]:

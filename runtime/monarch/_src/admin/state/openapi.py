@@ -12,6 +12,7 @@ from monarch._src.admin.state.case_file import CaseFile
 from monarch._src.admin.state.nodes import Missing, NodePayload
 from monarch._src.admin.state.openmetrics import CONTENT_TYPE
 from monarch._src.observe.flame_graph.state.samples import MOST_RATE, MOST_SECONDS
+from monarch._src.wire.messages import StackGroup
 
 Schema: TypeAlias = "dict[str, Any]"
 TEMPLATE = "#/components/schemas/{name}"
@@ -99,6 +100,17 @@ class Thread(msgspec.Struct):
     name: str
     waits: bool
     frames: list[Frame]
+
+
+def threads_of(group: StackGroup) -> list[Thread]:
+    """The threads that the ranks of a group share."""
+    return [
+        Thread(
+            one.name or "MainThread", one.waits,
+            [Frame(f.name, f.filename, f.line) for f in one.frames],
+        )
+        for one in group.threads
+    ]  # fmt: skip
 
 
 class StacksAnswer(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""Options of the commands that show the state of sessions: `admin`, `explain`, `tui`."""
+"""Options of the commands that show the state of sessions: `admin`, `explain`, `mcp`, `tui`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def add(commands: Commands) -> None:
     _add_admin(commands)
     _add_dashboard(commands)
     _add_explain(commands)
+    _add_mcp(commands)
     _add_tui(commands)
 
 
@@ -114,6 +115,29 @@ def _add_explain(commands: Commands) -> None:
     add_timeout(explain, None, "seconds to wait for ranks (default: 2, and 30 for stacks)")
 
 
+def _add_mcp(commands: Commands) -> None:
+    mcp = add_command(
+        commands,
+        "mcp",
+        _mcp,
+        help="give an AI agent tools that look into your sessions (Model Context Protocol)",
+        description="Serve tools to an AI agent over standard input and output, by the Model "
+        "Context Protocol: list sessions, explain a hang, read stacks and lines, run SQL, sample. "
+        "Its program starts this command. The tools only read; --owner adds those that "
+        "kill. Needs the package mcp (pip install 'monarch-jupyter[mcp]').",
+    )
+    _add_sessions(mcp)
+    mcp.add_argument(
+        "--owner", action="store_true", help="also offer tools that kill ranks and end sessions"
+    )
+    mcp.add_argument(
+        "--audit", metavar="FILE",
+        help="with --owner: the log of its actions (default: "
+        "monarch/admin-actions.jsonl in the state directory of the user)",
+    )  # fmt: skip
+    add_where(mcp)
+
+
 def _add_tui(commands: Commands) -> None:
     tui = add_command(
         commands,
@@ -203,6 +227,14 @@ def _explain(arguments: argparse.Namespace) -> int:
         arguments.bases, arguments.timeout, arguments.sessions, stacks=not arguments.no_stacks,
         as_json=arguments.json,
     )  # fmt: skip
+
+
+def _mcp(arguments: argparse.Namespace) -> int:
+    from monarch._src.cli.mcp import command
+
+    return command.run(
+        arguments.bases, arguments.sessions, owner=arguments.owner, audit=arguments.audit
+    )
 
 
 def _tui(arguments: argparse.Namespace) -> int:

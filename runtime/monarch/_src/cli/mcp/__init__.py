@@ -1,0 +1,1 @@
+"""`monarch mcp`: the state of sessions as tools of the Model Context Protocol, for AI agents."""
