@@ -26,6 +26,7 @@ import tempfile
 from pathlib import Path
 
 import monarch
+from monarch._src.wire import segment_refs
 
 KIBI = 1 << 10
 SIZES = [
@@ -111,7 +112,7 @@ def with_threshold(threshold: str, into: Path) -> Path:
     """A copy of the package with another `SEGMENT_FROM`, for the path of imports."""
     (own,) = monarch.__path__
     shutil.copytree(own, into / "monarch", ignore=shutil.ignore_patterns("__pycache__"))
-    path = into / "monarch" / "_src" / "wire" / "apart.py"
+    path = into / "monarch" / Path(segment_refs.__file__).relative_to(own)
     assigned = f"SEGMENT_FROM = {int(threshold) << 10}"
     text, count = re.subn(r"^SEGMENT_FROM = .*$", assigned, path.read_text(), flags=re.MULTILINE)
     if count != 1:

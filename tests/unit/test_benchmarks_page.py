@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 from tests.benchmarks.page import PAGE, commands
+from tests.benchmarks.payload_sizes import with_threshold
 
 TEXT = """
 All of them: `python -m tests.benchmarks.page FOLDER`.
@@ -34,3 +39,13 @@ def test_the_page_names_programs_that_exist() -> None:
     assert len(found) > 15
     assert ["-m", "tests.benchmarks.page", "FOLDER"] not in found
     assert [one[1] for one in found if importlib.util.find_spec(one[1]) is None] == []
+
+
+def test_a_copy_of_the_package_has_the_threshold_that_is_measured(tmp_path: Path) -> None:
+    path = with_threshold("16", tmp_path)
+    program = "from monarch._src.wire.segment_refs import SEGMENT_FROM; print(SEGMENT_FROM)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(path)},
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout == f"{16 << 10}\n"
